@@ -26,9 +26,9 @@ class Environment:
     ``job_workers``: the number of concurrent messages of the job queue (files, parts, merges), 2 to 1000. The other messages wait
     on the queue, for days if necessary.
     ``run_workers``: the number of concurrent runs of managed agents from their queue, 2 to 1000. Each can take 15 minutes.
-    ``compaction_steps``: the number of concurrent steps of requested compactions; None sets no limit but the account's. This
-    concurrency is reserved: no other function of the account can use it, and Lambda requires that 100 remain for those. A step
-    that has to wait must start within the hour of its compaction.
+    ``compaction_steps``: the number of concurrent steps of requested compactions, and of such compactions in work; None sets no
+    limit of steps but the account's, and 100 compactions. This concurrency is reserved: no other function of the account can use
+    it, and Lambda requires that 100 remain for those. A step that has to wait must start within the hour of its compaction.
     ``followers``: the number of clients of all tenants that read streams with ``GET`` at the same time, 2 or more: three fifths
     for chats, the rest for runs of managed agents. None sets no limit but the account's. Each keeps an instance for up to 14
     minutes, and ``rate`` bounds only how many come in a second. This concurrency is reserved like that of ``compaction_steps``.

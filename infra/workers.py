@@ -70,11 +70,12 @@ WORKERS: Final[tuple[Worker, ...]] = (
     ),
     # A run takes up to 14 minutes.
     Worker(module="runs", trigger=Trigger.RUNS, permissions=_RUN, memory=1769),
-    # It waits for models. All attempts that `infra/compaction.asl.json` allows must fit into the hour of a job.
+    # It waits for models, and sends the tenant's next job. All attempts that `infra/compaction.asl.json` allows must fit into the
+    # hour of a job.
     Worker(
         module="compaction_step",
         trigger=Trigger.COMPACTION,
-        permissions=_STORE | {Permission.MODELS, Permission.JOBS_SEND},
+        permissions=_STORE | {Permission.MODELS, Permission.JOBS_SEND, Permission.COMPACTIONS_SEND},
         memory=1024,
         seconds=600,
     ),
@@ -85,7 +86,13 @@ WORKERS: Final[tuple[Worker, ...]] = (
         trigger=Trigger.HOURLY,
         permissions=_STORE
         | _SCHEDULES
-        | {Permission.JOBS_SEND, Permission.RUNS_SEND, Permission.SANDBOX, Permission.SANDBOX_NAME},
+        | {
+            Permission.JOBS_SEND,
+            Permission.COMPACTIONS_SEND,
+            Permission.RUNS_SEND,
+            Permission.SANDBOX,
+            Permission.SANDBOX_NAME,
+        },
         memory=1024,
     ),
 )

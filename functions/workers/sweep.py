@@ -11,6 +11,7 @@ from spass.core.messages import Json
 from spass.core.time import Deadline, now, now_s
 from spass.rag.ingest.sweep import sweep_uploads
 from spass.rag.write.sweep import sweep
+from spass.sessions.compaction.places import repair as repair_compactions
 from spass.sessions.sweep import sweep_bodies
 from spass.web.services import Services
 from spass.web.worker_function import worker_handler
@@ -68,6 +69,7 @@ async def _sweep_tenant(services: Services, tenant: TenantId, deadline: Deadline
     uploads = await sweep_uploads(store, at, deadline)
     workspaces = await sweep_workspaces(store, at, deadline)
     managed = await services.managed_agents.sweep(store, deadline)
+    await repair_compactions(store, at)
     return {
         "swept": 1,
         "retired": indices.garbage,

@@ -245,7 +245,7 @@ async def test_steps_that_run_twice_concurrently_create_one_successor(deployment
 
 async def test_a_job_whose_steps_always_fail_leaves_the_session_unchanged(deployment: SimulatedDeployment) -> None:
     case = await Case.create(deployment, {})
-    deployment.points.faults = dict.fromkeys(range(5, 25), Fault.TIMEOUT)  # each of ten attempts makes its call twice
+    deployment.points.faults = dict.fromkeys(range(6, 26), Fault.TIMEOUT)  # each of ten attempts makes its call twice
     answer = await deployment.compact(case.source, {"Prefer": "respond-async"})
     assert answer is not None
     job = answer.json()["job_id"]

@@ -19,8 +19,8 @@ from spass.aws.writes import ITEM_ABSENT, Absent, Equals, Put, Update
 from spass.calls.scope import Scope
 from spass.core.errors import CompactionDisabled, JobNotFound, SessionBusy, StorageUnavailable
 from spass.core.ids import AgentName, JobId, SessionId, new_id
-from spass.core.jobs import StartCompaction
 from spass.core.time import Clock, timestamp
+from spass.sessions.compaction import places
 from spass.sessions.compaction.answers import Compaction
 from spass.sessions.compaction.job import (
     JOB_SECONDS,
@@ -204,12 +204,13 @@ class CompactionJobs:
             raise
 
     async def _send_message(self, store: TenantStore, job: Job) -> None:
-        """Send the job to the queue. If that fails, end the job and raise StorageUnavailable."""
+        """Send the job to the queue, or let it wait. If that fails, end the job and raise StorageUnavailable."""
         try:
-            await store.jobs.send(StartCompaction(store.tenant, job.id))
+            await places.send(store, job.id, job.created_at)
         except StorageUnavailable:
             with suppress(StorageUnavailable):
                 await fail_job(store, job, RETRIES_EXHAUSTED, self._clock())
+                await places.give_back(store, job.id)
             raise
 
 

@@ -29,6 +29,7 @@ from spass.core.errors import (
 )
 from spass.core.ids import JobId, random_suffix
 from spass.core.time import Clock, Deadline
+from spass.sessions.compaction import places
 from spass.sessions.compaction.commit import CompactionResult, commit_compaction
 from spass.sessions.compaction.job import (
     RETRIES_EXHAUSTED,
@@ -104,7 +105,11 @@ class CompactionSteps:
             await fail_job(store, job, JobFailure.of(error), self._clock(), cost=scope.tally.total)
 
     async def commit(self, store: TenantStore, job_id: JobId) -> None:
-        """Commit the compaction, or end the job as failed."""
+        """Commit the compaction, or end the job as failed. Then give the job's place to the tenant's next one."""
+        await self._commit(store, job_id)
+        await places.give_back(store, job_id)
+
+    async def _commit(self, store: TenantStore, job_id: JobId) -> None:
         held = await self._acquire(store, job_id)
         if held is None:
             return
@@ -134,12 +139,13 @@ class CompactionSteps:
                 raise
 
     async def fail(self, store: TenantStore, job_id: JobId) -> None:
-        """End the job as failed unless it has ended, and release its session."""
+        """End the job as failed unless it has ended, release its session, and give its place back."""
         job = await read_job(store, job_id)
         if job is not None and not job.is_finished:
             await fail_job(store, job, await self._failure_reason(store, job), self._clock())
         elif job is not None:
             await release_hold(store, job.plan.source, job.id)
+        await places.give_back(store, job_id)
 
     async def _failure_reason(self, store: TenantStore, job: Job) -> JobFailure:
         head = await store.table.get(keys.session_head(store.tenant, job.plan.source))

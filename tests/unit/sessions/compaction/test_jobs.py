@@ -368,7 +368,7 @@ async def test_a_retry_sends_the_message_of_a_queued_job_again(
     deployment: SimulatedDeployment,
 ) -> None:
     session = await deployment.session()
-    deployment.points = CallFaults({3: Fault.CRASH_BEFORE})
+    deployment.points = CallFaults({4: Fault.CRASH_BEFORE})
     with pytest.raises(Crash):
         await start(deployment, session)
     assert deployment.points.calls[-1] == "route SendMessage"

@@ -1,0 +1,136 @@
+"""A tenant has a share of the compactions in work; what exceeds it waits in order, whatever dies in between."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spass.aws import keys
+from spass.core.ids import JobId, TenantId
+from spass.core.jobs import WorkKind
+from spass.sessions.compaction import places
+from spass.sessions.compaction.job import JOB_SECONDS, read_job
+from spass.testing.faults import Fault
+from tests.simulated.deployment import CallFaults, SimulatedDeployment, simulated_deployment
+from tests.unit.virtual_time import BACKEND
+
+pytestmark = pytest.mark.anyio
+
+ASYNC = {"Prefer": "respond-async"}
+KIND = WorkKind.COMPACTIONS
+OTHER = TenantId("other")
+WORKERS = 4
+SUMMARY_SECONDS = 20.0
+
+
+@pytest.fixture
+def anyio_backend() -> object:
+    return BACKEND
+
+
+class Summaries:
+    """How many summaries are written at a time. ``most`` is the greatest number so far."""
+
+    def __init__(self, deployment: SimulatedDeployment) -> None:
+        self.now = self.most = 0
+        deployment.model.before_chat = self.write
+
+    async def write(self) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(SUMMARY_SECONDS)
+        self.now -= 1
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Iterator[SimulatedDeployment]:
+    with simulated_deployment(tmp_path) as deployment:
+        deployment._job_targets = replace(deployment._job_targets, compaction_workers=WORKERS)
+        yield deployment
+
+
+async def request(deployment: SimulatedDeployment, count: int) -> list[JobId]:
+    answers = [await deployment.compact(await deployment.session(), ASYNC) for _ in range(count)]
+    return [JobId(answer.json()["job_id"]) for answer in answers if answer is not None]
+
+
+async def statuses(deployment: SimulatedDeployment, jobs: list[JobId]) -> list[str]:
+    with deployment.quiet():
+        records = [await read_job(deployment.store, job) for job in jobs]
+    return [record.status for record in records if record is not None]
+
+
+def left(deployment: SimulatedDeployment) -> list[str]:
+    """Return the sort keys of the tenant's places and of what waits."""
+    tenant = deployment.store.tenant
+    place, line = keys.work_places(KIND, tenant), keys.waiting_partition(tenant, KIND)
+    return [str(item["sk"]) for item in deployment.stored() if (item["pk"], item["sk"]) == place or item["pk"] == line]
+
+
+async def test_a_tenant_alone_gets_all_places_and_all_its_jobs_succeed(deployment: SimulatedDeployment) -> None:
+    summaries = Summaries(deployment)
+    jobs = await request(deployment, 10)
+    await deployment.settled()
+    assert summaries.most == WORKERS
+    assert await statuses(deployment, jobs) == ["succeeded"] * 10
+    assert left(deployment) == []
+    assert (deployment.failed_executions, deployment.dead_letters) == ([], [])
+
+
+async def test_a_tenant_gets_half_of_the_places_while_another_one_compacts(deployment: SimulatedDeployment) -> None:
+    other, summaries = deployment.for_tenant(OTHER), Summaries(deployment)
+    await request(deployment, 10)
+    await asyncio.sleep(1.0)
+    assert summaries.now == WORKERS
+    with deployment.quiet():
+        assert await other.line.take(KIND, "theirs"), "the other tenant's job is sent at once"
+    await asyncio.sleep(SUMMARY_SECONDS + 5.0)
+    assert summaries.now == WORKERS // 2
+    with deployment.quiet():
+        await other.line.give_back(KIND, "theirs")
+    await deployment.settled()
+    assert left(deployment) == []
+
+
+@pytest.mark.parametrize("at", range(0, 60, 3))
+async def test_all_jobs_end_whichever_call_kills_a_process(deployment: SimulatedDeployment, at: int) -> None:
+    jobs = await request(deployment, 1)
+    deployment.points = CallFaults({at: Fault.CRASH_AFTER})
+    jobs += await request(deployment, 6)
+    await deployment.settled()
+    deployment.points = CallFaults()
+    with deployment.quiet():
+        await places.repair(deployment.store, deployment.clock() + JOB_SECONDS)
+    await deployment.settled()
+    ends = await statuses(deployment, jobs)
+    assert ends.count("succeeded") >= 6, "a request that dies may leave a job that never starts"
+    assert left(deployment) == []
+
+
+async def test_a_job_that_fails_gives_its_place_back(deployment: SimulatedDeployment) -> None:
+    deployment.model.script = ""
+    jobs = await request(deployment, 2 * WORKERS)
+    await deployment.settled()
+    assert await statuses(deployment, jobs) == ["failed"] * len(jobs)
+    assert left(deployment) == []
+
+
+async def test_the_sweep_sends_what_waits_behind_jobs_whose_executions_died(deployment: SimulatedDeployment) -> None:
+    deployment.played = False
+    died = await request(deployment, WORKERS)
+    deployment.played = True
+    (job,) = await request(deployment, 1)
+    await deployment.settled()
+    assert await statuses(deployment, [job]) == ["queued"]
+    with deployment.quiet():
+        await places.repair(deployment.store, deployment.clock())
+    assert await statuses(deployment, [job]) == ["queued"], "the others may be in work"
+    with deployment.quiet():
+        await deployment.store.line.give_back(KIND, died[0])
+    await deployment.settled()
+    assert await statuses(deployment, [job]) == ["succeeded"]
+    with deployment.quiet():
+        await places.repair(deployment.store, deployment.clock() + JOB_SECONDS)
+    assert left(deployment) == []
