@@ -92,7 +92,7 @@ async def test_a_queued_run_reads_the_run_and_the_mailbox_too(gateway: ManagedGa
     process = Process()
     await gateway.run(agent, None, process)
     assert [call.operation for call in process.calls] == ["GetItem", "TransactWriteItems", "UpdateItem", "SendMessage"]
-    assert len(await calls_of_work(gateway, agent)) == {"orchestrator": 12, "operative": 13}[kind]
+    assert len(await calls_of_work(gateway, agent)) == {"orchestrator": 13, "operative": 14}[kind]
 
 
 async def test_a_streamed_message_needs_no_place(gateway: ManagedGateway, kind: str) -> None:

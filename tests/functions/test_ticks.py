@@ -14,9 +14,10 @@ from spass.core.messages import FinishReason, TokenUsage
 from spass.core.time import timestamp
 from spass.llm.types import ChatDelta
 from spass.managed.records import ManagedAgent, RunStatus, Schedule
+from spass.testing.faults import inject
 from tests.functions.managed_runs import ManagedGateway
 from tests.simulated.chats import Process, virtual_clocks
-from tests.simulated.managed_world import TENANT
+from tests.simulated.managed_world import TENANT, QueuedMessage
 from tests.unit.virtual_time import BACKEND, VirtualLoop
 
 pytestmark = pytest.mark.anyio
@@ -121,6 +122,54 @@ async def test_a_run_whose_token_is_gone_fails_and_says_so(gateway: ManagedGatew
     assert run.error is not None
     assert "'gone'" in str(run.error["message"])
     assert await gateway.turns(agent) == []
+
+
+async def test_a_run_that_was_put_back_has_one_message_and_no_place_however_long_it_waits(gateway: ManagedGateway) -> None:
+    await gateway.store.table.write(Put(keys.tenant_config(TENANT), {"tokens_per_minute": 5000, "version": 1}))
+    gateway.model.script = [ChatDelta("Done.", finish_reason=FinishReason.STOP, usage=TokenUsage(4900, 100))]
+    first, second = [await gateway.create() for _ in range(2)]
+    for agent in (first, second):
+        await gateway.run(agent, "Hello.", Process())
+        await work(gateway)
+    for _ in range(4):
+        assert gateway.items(keys.work_partition(WorkKind.RUNS)) == [], "other runs do not wait for it"
+        await asyncio.sleep(3600)
+        await gateway.sweep()
+        await work(gateway)
+    assert statuses(gateway, second) == [RunStatus.QUEUED]
+    assert len(gateway.queue) == 1
+
+
+async def test_a_second_message_of_a_run_that_was_put_back_has_no_successor(gateway: ManagedGateway) -> None:
+    await gateway.store.table.write(Put(keys.tenant_config(TENANT), {"tokens_per_minute": 5000, "version": 1}))
+    gateway.model.script = [ChatDelta("Done.", finish_reason=FinishReason.STOP, usage=TokenUsage(4900, 100))]
+    first, second = [await gateway.create() for _ in range(2)]
+    for agent in (first, second):
+        await gateway.run(agent, "Hello.", Process())
+        await work(gateway)
+    (message,) = gateway.queue
+    gateway.queue += [QueuedMessage(message.body, message.visible_at) for _ in range(3)]
+    await asyncio.sleep(message.visible_at - gateway.now() + 1)
+    await work(gateway)
+    assert len(gateway.queue) == 1
+
+
+async def test_a_message_without_a_place_waits_in_the_line(gateway: ManagedGateway) -> None:
+    """An earlier release sent each run at once, and a sweep may have given a place back."""
+    agent = await gateway.create()
+    await gateway.run(agent, "Hello.", Process())
+    await gateway.store.line.give_back(WorkKind.RUNS, f"{agent.id}#{gateway.stored_runs(agent)[0].id}")
+    workers = gateway.store.jobs.workers(WorkKind.RUNS)
+    for n in range(workers):
+        assert await gateway.store.line.take(WorkKind.RUNS, str(n))
+    await work(gateway)
+    assert (statuses(gateway, agent), gateway.queue) == ([RunStatus.QUEUED], [])
+    with inject(Process()):
+        for n in range(workers):
+            await gateway.store.line.give_back(WorkKind.RUNS, str(n))
+    await work(gateway)
+    assert statuses(gateway, agent) == [RunStatus.SUCCEEDED]
+    assert gateway.items(keys.work_partition(WorkKind.RUNS)) == []
 
 
 async def test_a_tick_of_an_agent_that_is_deleted_meanwhile_leaves_no_place(

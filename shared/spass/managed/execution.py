@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spass.aws.clients import TenantStore
+from spass.aws.jobs import MAX_DELAY_SECONDS
 from spass.core.cost import CostTally
 from spass.core.errors import GATEWAY_STOPPED, RateLimited, SessionBusy, SpassError, StorageUnavailable
 from spass.core.messages import Json
@@ -68,11 +69,12 @@ class Execution:
         return self.clock() < epoch_s(self.run.created_at) + _PATIENCE_SECONDS
 
     async def _put_back(self, error: SpassError) -> bool:
+        wait = _DEFAULT_DELAY if error.retry_after is None else error.retry_after
+        seconds = min(MAX_DELAY_SECONDS, math.ceil(wait + random.uniform(0, _JITTER_SECONDS)))  # noqa: S311 (jitter)
         try:
-            if not await take_back(self.store, self.run):
+            if not await take_back(self.store, self.run, self.clock() + seconds):
                 return False
         except StorageUnavailable:
             return False
-        wait = _DEFAULT_DELAY if error.retry_after is None else error.retry_after
-        self.put_back_for = math.ceil(wait + random.uniform(0, _JITTER_SECONDS))  # noqa: S311 (jitter)
+        self.put_back_for = seconds
         return True

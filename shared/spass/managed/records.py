@@ -152,9 +152,9 @@ class Run:
     ``depth`` gateway calls led to the request for it: otherwise agents that call each other through it would never stop.
 
     ``scheduled_for`` is the time of a tick. ``attempts`` counts the times that it was begun, the last at ``begun_at`` by the
-    worker ``begun_by``. ``sends`` counts the times that the sweep sent it again
-    after its worker died. ``turns``, ``usage`` and ``cost_usd`` (US
-    dollars) are those of its turn. ``error`` has ``code`` and ``message``. ``request_hash`` is the SHA-256 of the request's body
+    worker ``begun_by``. ``due_at`` is when the message of a run that was put back is delivered. ``sends`` counts the times that
+    the sweep sent it again after its worker died. ``turns``, ``usage`` and ``cost_usd`` (US dollars) are those of its turn.
+    ``error`` has ``code`` and ``message``. ``request_hash`` is the SHA-256 of the request's body
     if the run's id is derived from an Idempotency-Key.
     """
 
@@ -173,6 +173,7 @@ class Run:
     attempts: int = 0
     begun_at: Timestamp | None = None
     begun_by: str | None = None
+    due_at: Timestamp | None = None
     sends: int = 0
     created_at: Timestamp
     finished_at: Timestamp | None = None

@@ -10,6 +10,7 @@ from spass.aws.writes import Equals, Update
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import ManagedAgentId, RunId
 from spass.core.jobs import RunAgent, WorkKind, body_of
+from spass.core.time import timestamp
 from spass.managed.lookup import IS_OPEN, run_key
 from spass.managed.records import Run, RunStatus
 
@@ -44,9 +45,23 @@ async def put_in_line(store: TenantStore, run: Run) -> None:
     await store.line.wait(WorkKind.RUNS, work_name(run.agent_id, run.id), run.created_at, body_of(_job(store, run)))
 
 
-async def take_back(store: TenantStore, run: Run) -> bool:
+async def take_place(store: TenantStore, run: Run) -> bool:
+    """Take a place for a queued run, or keep the one that it has. If there is none, put the run into the tenant's line and return
+    False.
+
+    Raises:
+        StorageUnavailable: the table or the queue does not answer.
+    """
+    if await store.line.take(WorkKind.RUNS, work_name(run.agent_id, run.id)):
+        return True
+    await put_in_line(store, run)
+    return False
+
+
+async def take_back(store: TenantStore, run: Run, due: float) -> bool:
     """Make a run that this process has begun a queued one, as if it had not begun. Return False if it is over, or if another
-    worker has begun it. The caller sends it again.
+    worker has begun it. The caller gives its place back, and sends it so that it is delivered at ``due``, in seconds since the
+    epoch.
 
     Raises:
         StorageUnavailable: the table does not answer; whether the run is queued is unknown.
@@ -54,7 +69,7 @@ async def take_back(store: TenantStore, run: Run) -> bool:
     attempts = run.attempts - 1
     undo = Update(
         run_key(store, run),
-        set={"status": RunStatus.QUEUED.value, "attempts": attempts},
+        set={"status": RunStatus.QUEUED.value, "attempts": attempts, "due_at": timestamp(due)},
         remove=("begun_at", "begun_by"),
         when=IS_OPEN & Equals("begun_by", run.begun_by),
     )
@@ -67,7 +82,7 @@ async def take_back(store: TenantStore, run: Run) -> bool:
 
 
 async def send_later(store: TenantStore, run: Run, seconds: int) -> None:
-    """Send a queued run, which keeps its place, so that it is delivered after ``seconds``.
+    """Send a queued run so that it is delivered after ``seconds``. The worker takes a place for it then.
 
     Raises:
         StorageUnavailable: the queue does not answer.
@@ -76,10 +91,8 @@ async def send_later(store: TenantStore, run: Run, seconds: int) -> None:
 
 
 async def _send(store: TenantStore, run: Run) -> None:
-    if await store.line.take(WorkKind.RUNS, work_name(run.agent_id, run.id)):
+    if await take_place(store, run):
         await store.jobs.send(_job(store, run))
-    else:
-        await put_in_line(store, run)
 
 
 def _job(store: TenantStore, run: Run) -> RunAgent:

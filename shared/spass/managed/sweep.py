@@ -117,7 +117,7 @@ class ManagedSweep:
             return
         if await settle_lost(store, agent, now):
             self.swept.lost += 1
-        elif now < epoch_s(run.begun_at or run.created_at) + RESEND_SECONDS:
+        elif now < epoch_s(run.begun_at or run.due_at or run.created_at) + RESEND_SECONDS:
             return
         elif run.begun_at is None:
             await put_in_line(store, run)

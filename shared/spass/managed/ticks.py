@@ -1,7 +1,7 @@
 """The ticks of schedules: each starts one run of its agent, or is stored as a skipped one.
 
-A tick whose tenant has no place among the runs starts a queued run, which waits in the tenant's line. Ticks that come late, after
-a run of the schedule that was due later has started, are skipped: the late ones together are one run.
+A tick whose tenant has no place among the runs starts a queued run, which waits in the tenant's line. A tick that was
+due before the schedule last started a run is skipped: many late ticks are one run.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from spass.managed.records import ManagedAgent, Run, RunTrigger
 from spass.managed.run_start import new_run, skip, start
 from spass.managed.runs import begun, load_run, settle_lost
 from spass.managed.schedules import ScheduleWriter, schedule_hash, ticking_schedule
-from spass.managed.sending import put_in_line, work_name
+from spass.managed.sending import put_in_line, take_place, work_name
 
 _MINUTE: Final = 60  # seconds; the scheduler's precision
 
@@ -116,8 +116,7 @@ class Ticks:
 
     async def _continue(self, store: TenantStore, agent: ManagedAgent, run: Run) -> ClaimedRun | None:
         """Return the active run of a tick that was delivered before, or put it into the line if it has no place yet."""
-        if not run.attempts and not run.status.is_final and not await store.line.take(WorkKind.RUNS, work_name(agent.id, run.id)):
-            await put_in_line(store, run)
+        if not run.status.is_final and not await take_place(store, run):
             return None
         return ClaimedRun(agent, run, is_begun=False)
 
