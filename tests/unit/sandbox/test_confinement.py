@@ -75,7 +75,7 @@ def test_the_kernel_confirms_the_confinement(tmp_path: Path) -> None:
     assert bounds["Max address space"] == [str(LIMITS["memory"])] * 2
     assert bounds["Max cpu time"] == [str(LIMITS["cpu_turn"])] * 2
     assert bounds["Max file size"] == [str(16 * 2**20)] * 2
-    assert bounds["Max open files"] == ["64"] * 2
+    assert bounds["Max open files"] == ["24"] * 2
     assert bounds["Max processes"] == ["0"] * 2
     assert bounds["Max core file size"] == ["0"] * 2
     assert bounds["Max stack size"] == [str(8 * 2**20)] * 2
