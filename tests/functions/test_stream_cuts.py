@@ -18,7 +18,7 @@ from tests.functions.stream_workers import Response, Worker, event_id, virtual_t
 from tests.stream_grammar import parse_events
 
 STREAMS = 200
-FIRST_EVENT_BYTES = 300
+FIRST_EVENT_BYTES = 400
 PAUSES = (0.0, 0.0, 0.0, 0.0, 0.05, 0.4, 1.3, 5.0)
 LONG_HISTORY = [{"role": role, "content": "x" * 700} for _ in range(20) for role in ("user", "assistant")]
 
@@ -92,7 +92,7 @@ async def read_in_parts(world: World, chat: Chat, random: Random) -> list[Respon
     """Read a stream over connections that are cut at random bytes or after random times, each to a random worker. The first one
     sends the message; the others follow."""
     shortest = 1 if chat.message_id is not None else FIRST_EVENT_BYTES
-    cut: int | None = random.choice([random.randint(shortest, 300), random.randint(shortest, 3000)])
+    cut: int | None = random.choice([random.randint(shortest, 500), random.randint(shortest, 3000)])
     part = await random.choice(world.workers).send("POST", chat.path, body=chat.body, headers=chat.headers, cut=cut)
     parts, after = [part], None
     while not (part.events and is_end(part.events[-1])):
