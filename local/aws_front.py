@@ -17,7 +17,7 @@ from xml.sax.saxutils import escape
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from local.aws_actions import FORM_PATH, is_allowed
-from local.presigned_forms import MAX_FIELDS_BYTES, check_end, delimiter, file_start
+from local.presigned_forms import MAX_FIELDS_BYTES, VerifiedForm, boundary, cut_file, verify_form, write_form
 from local.signatures import AccessKey, BadSignature, SignedRequest, declared_hash, read_authorization, verify
 
 FRONT_VARIABLE: Final = "EMULATED_AWS_FRONT"
@@ -103,26 +103,40 @@ class AwsFront:
     async def _pass_form(self, request: SignedRequest, scope: Scope, receive: Receive, send: Send) -> None:
         if request.method != "POST" or request.query or not FORM_PATH.fullmatch(request.path):
             raise Refusal(403, "AccessDenied", "The request is not signed.")
-        begin = delimiter(request.headers.get("content-type", ""))
+        body, verified = await self._read_form(request, receive)
+        cut_file(body, verified)
+        if len(body) > verified.largest:
+            raise _too_large(verified)
+        if len(body) < verified.smallest:
+            raise Refusal(400, "EntityTooSmall", f"The policy of the form allows files from {verified.smallest} bytes.")
+        content_type, form = write_form(verified.fields, body)
+        body.clear()
+        headers = [
+            (b"host", request.headers["host"].encode("latin-1")),
+            (b"content-type", content_type.encode()),
+            (b"content-length", str(len(form)).encode()),
+        ]
+        answer = _without_cors(send, origin=request.headers.get("origin"))
+        await self._app({**scope, "headers": headers}, _replay(form, receive), answer)
+
+    async def _read_form(self, request: SignedRequest, receive: Receive) -> tuple[bytearray, VerifiedForm]:
+        edge = boundary(request.headers.get("content-type", ""))
         body = bytearray()
-        start: int | None = None
+        verified: VerifiedForm | None = None
         more = True
         while more:
             chunk, more = await _chunk(receive)
             body += chunk
-            if start is None:
-                start = file_start(bytes(body[:MAX_FIELDS_BYTES]), begin, self._key)
-                if start is None and len(body) >= MAX_FIELDS_BYTES:
-                    raise BadSignature("The fields of the form are too long.")
-        if start is None:
-            raise BadSignature("The form has no file.")
-        form = bytes(body)
-        body.clear()
-        check_end(form, start, begin)
-        names = ("host", "content-type", "content-length")
-        headers = [(name.encode(), request.headers[name].encode("latin-1")) for name in names if name in request.headers]
-        answer = _without_cors(send, origin=request.headers.get("origin"))
-        await self._app({**scope, "headers": headers}, _replay(form, receive), answer)
+            if verified is None and (len(body) >= MAX_FIELDS_BYTES or not more):
+                verified = verify_form(bytes(body[:MAX_FIELDS_BYTES]), edge, request.path.strip("/"), self._key)
+            if verified is not None and len(body) > verified.longest:
+                raise _too_large(verified)
+        assert verified is not None
+        return body, verified
+
+
+def _too_large(form: VerifiedForm) -> Refusal:
+    return Refusal(400, "EntityTooLarge", f"The policy of the form allows files up to {form.largest} bytes.")
 
 
 def _signed_request(scope: Scope) -> SignedRequest:

@@ -201,6 +201,119 @@ def test_a_form_with_a_field_twice_or_after_the_file_is_refused(form: Mapping[st
         assert answer.status_code == 403, answer.text
 
 
+NAMED: Final = 'Content-Disposition: form-data; name="%s"'
+
+
+def _write(form: Mapping[str, Any], *, head: str = NAMED, more: str = "", file: str = "# Text") -> str:
+    """Return a form with the boundary ``edge`` whose parts have ``head``, with ``more`` before the file."""
+    signed = "".join(f"--edge\r\n{head.replace('%s', name)}\r\n\r\n{value}\r\n" for name, value in form["fields"].items())
+    return f'{signed}{more}--edge\r\n{NAMED % "file"}; filename="a.md"\r\n\r\n{file}\r\n--edge--\r\n'
+
+
+def _send(form: Mapping[str, Any], content: str | bytes, *, kind: str = "multipart/form-data; boundary=edge") -> httpx.Response:
+    return httpx.post(form["url"], content=content, headers={"Content-Type": kind}, timeout=30, trust_env=False)
+
+
+def _read_object(gateway: Gateway, form: Mapping[str, Any], key: str) -> bytes | None:
+    bucket = form["url"].rstrip("/").rpartition("/")[2]
+    try:
+        return bytes(gateway.aws_client("s3").get_object(Bucket=bucket, Key=key)["Body"].read())
+    except ClientError:
+        return None
+
+
+@pytest.mark.parametrize("head", [NAMED, f"Content-Type: text/plain; charset=UTF-8\r\n{NAMED}", f"{NAMED}\r\nContent-Type: a/b"])
+@pytest.mark.parametrize("file", ["# Text", "", "\r\n", "--edge", "--edge--\r\n", "\r\n-edge\r\n\r\n", 'name="key"\r\n\r\nx'])
+def test_an_ordinary_form_writes_its_file_unchanged(gateway: Gateway, form: Mapping[str, Any], head: str, file: str) -> None:
+    answer = _send(form, _write(form, head=head, file=file))
+    assert answer.status_code == 204, answer.text
+    assert _read_object(gateway, form, form["fields"]["key"]) == file.encode()
+
+
+OTHER: Final = "uploads/other/evil/a.md"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        f'{NAMED}\r\n Content-Disposition: form-data; name="x-ignore-%s"',
+        f'{NAMED}\r\n\tContent-Disposition: form-data; name="x-ignore-%s"',
+        f'{NAMED}\r\nContent-Disposition : form-data; name="x-ignore-%s"',
+        f'{NAMED}\r\nX: y\nContent-Disposition: form-data; name="x-ignore-%s"',
+        f'{NAMED}\nContent-Disposition: form-data; name="x-ignore-%s"',
+        f'{NAMED}\r\nContent-Type: a/b\rContent-Disposition: form-data; name="x-ignore-%s"',
+        f"{NAMED}\r\n; name=x-ignore-%s",
+        f"{NAMED}; name=x-ignore-%s",
+        f"{NAMED}; name*=UTF-8''x-ignore-%s",
+        f'{NAMED}; filename="a\\"; name="x-ignore-%s"',
+        f'{NAMED}; filename="a; name=x"; filename="b"',
+        f'{NAMED}; charset="UTF-16"',
+        'Content-Disposition: form-data; name="x-ignore-\\"%s"',
+        'Content-Disposition: form-data; filename="name=x-ignore-a"; name="%s"',
+        "Content-Disposition: form-data; name=%s",
+        'Content-Disposition: attachment; name="%s"',
+        f"{NAMED}\r\nContent-Transfer-Encoding: base64",
+        f"{NAMED}\r\n{NAMED}",
+        f"{NAMED}\r\nContent-Type: a/b\r\nContent-Type: c/d",
+    ],
+)
+def test_a_part_with_two_names_or_other_headers_is_refused(gateway: Gateway, form: Mapping[str, Any], head: str) -> None:
+    second = f'--edge\r\n{NAMED % "x-ignore-key"}\r\n Content-Disposition: form-data; name="key"\r\n\r\n{OTHER}\r\n'
+    assert _send(form, _write(form, head=head)).status_code == 403
+    assert _send(form, _write(form, head=head, more=second)).status_code == 403
+    assert _send(form, _write(form, more=second)).status_code == 403
+    assert _read_object(gateway, form, OTHER) is None
+
+
+def test_a_form_whose_parts_can_be_read_in_two_ways_is_refused(gateway: Gateway, form: Mapping[str, Any]) -> None:
+    good = _write(form)
+    other = f"--edge\r\n{NAMED % 'key'}\r\n\r\n{OTHER}\r\n"
+    nested = f"--edge\r\n{NAMED % 'x'}\r\nContent-Type: multipart/mixed; boundary=in\r\n\r\n--in\r\n\r\n--in--\r\n"
+    for content in (
+        f"preamble\r\n{good}",
+        f"\r\n{good}",
+        f"{other}{good}",
+        f"{good}{other}",
+        f"{good}epilogue",
+        good.removesuffix("--edge--\r\n"),
+        good.replace("\r\n", "\n"),
+        good.replace("--edge\r\n", "--edge \r\n"),
+        _write(form, more=other),
+        _write(form, more=other.replace('"key"', '"KEY"')),
+        _write(form, more=other.replace('"key"', '"acl"')),
+        _write(form, more=other.replace('"key"', '"bucket"')),
+        _write(form, more=nested),
+        _write(form, file=f"# Text\r\n{other}"),
+        _write(form, file="# Text\r\n--edgeless"),
+        _write({"fields": {**form["fields"], "x-ignore-a": "${filename}"}}),
+    ):
+        assert _send(form, content).status_code == 403, content
+    for kind in (
+        'multipart/form-data; boundary="edge',
+        "multipart/form-data; boundary=edge; charset=utf-16",
+        "multipart/form-data; boundary=edge; boundary=other",
+        "multipart/form-data; boundary=edg",
+        "multipart/mixed; boundary=edge",
+    ):
+        assert _send(form, good, kind=kind).status_code == 403, kind
+    assert _read_object(gateway, form, OTHER) is None
+
+
+def test_the_emulator_never_sees_the_boundary_of_the_client(gateway: Gateway, form: Mapping[str, Any]) -> None:
+    value = f'x\r\n-edge\r\nContent-Disposition: form-data; name="key"\r\n\r\n{OTHER}'
+    ignored = f"--edge\r\n{NAMED % 'x-ignore-a'}\r\n\r\n{value}\r\n"
+    assert _send(form, _write(form, more=ignored)).status_code == 204
+    assert _read_object(gateway, form, OTHER) is None
+
+
+def test_the_size_of_a_forms_file_is_held(gateway: Gateway, form: Mapping[str, Any]) -> None:
+    assert _send(form, _write(form, file="a" * 100)).status_code == 204
+    for size in (101, 200_000):
+        answer = _send(form, _write(form, file="b" * size))
+        assert (answer.status_code, "EntityTooLarge" in answer.text) == (400, True)
+    assert _read_object(gateway, form, form["fields"]["key"]) == b"a" * 100
+
+
 def test_the_gateways_page_may_post_a_form_and_read_the_answer(gateway: Gateway, form: Mapping[str, Any]) -> None:
     answer = _post(form, Origin=gateway.url)
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (204, gateway.url)
