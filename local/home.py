@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -50,13 +51,18 @@ class Home:
         """Write the file with which the operator's own AWS clients reach the emulated AWS of this start (``AWS_CONFIG_FILE``
         and ``AWS_SHARED_CREDENTIALS_FILE``)."""
         self.aws_config.unlink(missing_ok=True)
-        self.aws_config.touch(0o600)
-        self.aws_config.write_text(
-            "# Written by every start. With this file as AWS_CONFIG_FILE and as AWS_SHARED_CREDENTIALS_FILE, and with no other\n"
-            "# variable AWS_*, the AWS CLI calls the emulated AWS.\n"
-            f"[default]\nendpoint_url = {endpoint}\nregion = {region}\n"
-            f"aws_access_key_id = {key.id}\naws_secret_access_key = {key.secret}\n"
-        )
+        # A link that appears after the unlink is not followed.
+        try:
+            descriptor = os.open(self.aws_config, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        except FileExistsError:
+            raise LocalError(f"Another process writes {self.aws_config}. Stop it, or set SPASS_HOME to another folder.") from None
+        with os.fdopen(descriptor, "w") as config:
+            config.write(
+                "# Written by every start. With this file as AWS_CONFIG_FILE and as AWS_SHARED_CREDENTIALS_FILE, and with no\n"
+                "# other variable AWS_*, the AWS CLI calls the emulated AWS.\n"
+                f"[default]\nendpoint_url = {endpoint}\nregion = {region}\n"
+                f"aws_access_key_id = {key.id}\naws_secret_access_key = {key.secret}\n"
+            )
 
     @contextmanager
     def lock(self) -> Iterator[int]:
@@ -66,9 +72,11 @@ class Home:
         The folder becomes readable by its user only.
 
         Raises:
-            LocalError: another gateway has the lock.
+            LocalError: another gateway has the lock, or another user may change the folder.
         """
-        self.logs.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(0o700, parents=True, exist_ok=True)
+        _check_writers(self.path)
+        self.logs.mkdir(exist_ok=True)
         with suppress(PermissionError):  # the folder belongs to another user, such as a mounted one of a container
             self.path.chmod(0o700)
         with (self.path / "lock").open("a+") as lock:
@@ -125,6 +133,25 @@ def home_from_environment() -> Home:
     """Return the home in ``SPASS_HOME``, by default the folder ``.local`` of the repository."""
     folder = os.environ.get("SPASS_HOME")
     return Home(Path(folder).expanduser().resolve() if folder else ROOT / ".local")
+
+
+def _check_writers(folder: Path) -> None:
+    """Check that only this user and root may change ``folder``: others could replace its files by links to other ones.
+
+    Raises:
+        LocalError: another user may.
+    """
+    state = folder.stat()
+    if state.st_uid not in {os.geteuid(), 0}:
+        raise LocalError(
+            f"{folder} belongs to another user, who could replace the gateway's files. Set SPASS_HOME to a folder of your own, "
+            f"or take it over: chown {os.geteuid()} {folder}"
+        )
+    if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise LocalError(
+            f"Other users may write in {folder}, and could replace the gateway's files. Set SPASS_HOME to a folder of your own, "
+            f"or close this one: chmod go-w {folder}"
+        )
 
 
 def _try_lock(lock: IO[str]) -> bool:

@@ -43,7 +43,7 @@ def page_origins(port: int, extra: Collection[str]) -> list[str]:
 
 
 class HostGuard:
-    """ASGI middleware that refuses a ``Host`` that is neither a loopback name, with any port, nor one of ``extra``."""
+    """ASGI middleware that refuses a ``Host`` that is missing, or neither a loopback name with any port nor one of ``extra``."""
 
     def __init__(self, app: ASGIApp, extra: Collection[str]) -> None:
         self._app = app
@@ -63,9 +63,9 @@ class HostGuard:
         await error_response(error, request_id, {"SPASS-Request-Id": request_id})(scope, receive, send)
 
     def _foreign_host(self, scope: Scope) -> str | None:
-        for name, value in scope["headers"]:
-            if name == b"host":
-                match = _HOST.fullmatch(host := value.decode("latin-1").lower())
-                if match is None or match[1] not in self._hosts:
-                    return str(host)
+        hosts = [value.decode("latin-1").lower() for name, value in scope["headers"] if name == b"host"]
+        for host in hosts or [""]:
+            match = _HOST.fullmatch(host)
+            if match is None or match[1] not in self._hosts:
+                return str(host)
         return None

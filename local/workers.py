@@ -10,6 +10,7 @@ import hmac
 import importlib
 import json
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
@@ -33,6 +34,8 @@ from spass.web.worker_function import EventHandler, WorkerFunction
 _PREFIX: Final = "spass-local-"  # of the functions' names in local/template.json
 _MARGIN_SECONDS: Final = 30.0  # before a worker's timeout, reserved for a clean end
 _STOP_SECONDS: Final = 3.0
+_HEAD_SECONDS: Final = 10.0  # until a connection has sent the secret
+_STRANGERS: Final = 32  # connections that have not sent the secret
 
 T = TypeVar("T")
 
@@ -130,15 +133,58 @@ class _Server(ThreadingTCPServer):
     request_queue_size = 128
     workers: Workers
 
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        # Each has a thread, and any user of this machine can connect. The values are times, oldest first.
+        self._strangers: dict[socket.socket, float] = {}
+        self._strangers_lock = threading.Lock()
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  # the signature of the base class
+        with self._strangers_lock:
+            self._strangers[request] = time.monotonic()
+            if len(self._strangers) > _STRANGERS:
+                self._disconnect_oldest()
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Disconnect those that have not sent the secret in time. The server calls this several times a second."""
+        overdue = time.monotonic() - _HEAD_SECONDS
+        with self._strangers_lock:
+            while self._strangers and next(iter(self._strangers.values())) < overdue:
+                self._disconnect_oldest()
+
+    def trust(self, connection: socket.socket) -> bool:
+        """Bound this connection no longer: a run takes minutes. Return False if it was disconnected before."""
+        with self._strangers_lock:
+            return self._strangers.pop(connection, None) is not None
+
+    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401  # the signature of the base class
+        with self._strangers_lock:
+            self._strangers.pop(request, None)
+        super().shutdown_request(request)
+
+    def _disconnect_oldest(self) -> None:
+        oldest = next(iter(self._strangers))
+        del self._strangers[oldest]
+        with suppress(OSError):  # the client has gone
+            oldest.shutdown(socket.SHUT_RDWR)
+
 
 class _Invocation(BaseHTTPRequestHandler):
     server: _Server
+
+    def handle(self) -> None:
+        with suppress(OSError):  # the client has gone
+            super().handle()
 
     def do_POST(self) -> None:
         name = self.server.workers.invoked_name(self.path, self.headers)
         if name is None:
             self.close_connection = True
             self._answer(403, {"errorType": "AccessDenied"})
+            return
+        if not self.server.trust(self.connection):
+            self.close_connection = True
             return
         event = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         seconds = int(self.headers["X-Amzn-Lambda-Deadline-Ms"]) / 1000 - time.time()

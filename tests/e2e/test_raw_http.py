@@ -239,8 +239,15 @@ def test_a_websocket_upgrade_is_refused(gateway: Gateway) -> None:
     )
 
 
-def test_an_http_1_0_request_without_a_host_is_served(gateway: Gateway) -> None:
-    head = GET_SESSIONS.replace(b"HTTP/1.1\r\nHost: localhost", b"HTTP/1.0")
+@pytest.mark.parametrize("version", [b"HTTP/1.0", b"HTTP/1.1"])
+def test_a_request_without_a_host_is_refused(gateway: Gateway, version: bytes) -> None:
+    head = GET_SESSIONS.replace(b"HTTP/1.1\r\nHost: localhost", version)
+    refused = _expect_refusal(gateway, head + b"SPASS-User-Id: " + USER + b"\r\n\r\n")
+    assert _code(refused) == (400, "invalid_request")
+
+
+def test_an_http_1_0_request_is_served(gateway: Gateway) -> None:
+    head = GET_SESSIONS.replace(b"HTTP/1.1", b"HTTP/1.0")
     answer = exchange(gateway.url, head + b"SPASS-User-Id: " + USER + b"\r\n\r\n")
     assert answer is not None
     assert_sound(answer, secrets=[TOKEN], successes=[200])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from local.home import Home, LocalError, home_from_environment
+from local.signatures import AccessKey
 
 
 def test_two_gateways_cannot_share_a_home(tmp_path: Path) -> None:
@@ -53,3 +54,50 @@ def test_spass_home_names_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert home_from_environment().path == tmp_path / "elsewhere"
     monkeypatch.delenv("SPASS_HOME")
     assert home_from_environment().path.name == ".local"
+
+
+KEY = AccessKey("SPASSTEST", "secret")
+
+
+def test_the_key_is_not_written_through_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, target, unlink = Home(tmp_path / "home"), tmp_path / "target", Path.unlink
+    home.path.mkdir()
+
+    def unlink_and_link(path: Path, *, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok=missing_ok)
+        path.symlink_to(target)
+
+    monkeypatch.setattr(Path, "unlink", unlink_and_link)
+    with pytest.raises(LocalError, match="SPASS_HOME"):
+        home.write_aws_config("http://127.0.0.1:4566", "eu-central-1", KEY)
+    assert not target.exists()
+
+
+def test_the_key_replaces_an_older_file_and_a_link(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("kept")
+    home = Home(tmp_path)
+    home.aws_config.symlink_to(target)
+    for endpoint in ("http://127.0.0.1:1", "http://127.0.0.1:2"):
+        home.write_aws_config(endpoint, "eu-central-1", KEY)
+        assert endpoint in home.aws_config.read_text()
+        assert home.aws_config.lstat().st_mode & 0o777 == 0o600
+    assert target.read_text() == "kept"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770])
+def test_a_folder_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(mode)
+    with pytest.raises(LocalError, match="chmod go-w"), Home(tmp_path).lock():
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() == 0:
+        os.chown(tmp_path, 65534, 65534)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(LocalError, match="SPASS_HOME"), Home(tmp_path).lock():
+        pass
+    assert list(tmp_path.iterdir()) == []

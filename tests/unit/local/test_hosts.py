@@ -3,6 +3,7 @@
 import httpx
 import pytest
 from starlette.responses import PlainTextResponse
+from starlette.types import Message
 
 from local.home import LocalError
 from local.hosts import HostGuard, extra_hosts, page_origins
@@ -26,6 +27,21 @@ async def test_a_loopback_name_is_served_with_any_port(host: str) -> None:
 )
 async def test_another_name_is_refused(host: str) -> None:
     assert await _status(host) == 400
+
+
+@pytest.mark.parametrize("headers", [[], [(b"host", b"localhost"), (b"host", b"evil.example")]])
+async def test_a_request_without_a_host_or_with_a_second_one_is_refused(headers: list[tuple[bytes, bytes]]) -> None:
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": headers}
+    await HostGuard(PlainTextResponse("served"), [])(scope, receive, send)
+    assert sent[0]["status"] == 400
 
 
 async def test_a_name_that_the_operator_allows_is_served() -> None:

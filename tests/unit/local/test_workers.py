@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -198,3 +199,45 @@ def test_only_the_emulator_can_invoke_a_worker(workers: Workers, replace_worker:
     assert not events
     assert _invoke(workers, {"asked": "by the emulator"}).is_success
     assert events == [{"asked": "by the emulator"}]
+
+
+def _connect(workers: Workers) -> socket.socket:
+    url = httpx.URL(workers.urls[JOBS])
+    return socket.create_connection((url.host, url.port), timeout=10)
+
+
+def test_idle_connections_are_bounded_and_keep_no_worker_from_its_work(workers: Workers, replace_worker: ReplaceWorker) -> None:
+    async def answer(_event: Mapping[str, Any], _deadline: Deadline) -> Json:
+        return "done"
+
+    replace_worker(answer)
+    before = threading.active_count()
+    connections = [_connect(workers) for _ in range(100)]
+    try:
+        assert all(connection.recv(1) == b"" for connection in connections[:68]), "the oldest are closed"
+        assert threading.active_count() - before < 50
+        assert _invoke(workers, {}).json() == "done"
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def test_a_head_that_does_not_end_is_cut_off_but_a_long_invocation_is_not(
+    workers: Workers, replace_worker: ReplaceWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = threading.Event()
+
+    async def answer(_event: Mapping[str, Any], _deadline: Deadline) -> Json:
+        return await asyncio.to_thread(cut.wait, 10)
+
+    monkeypatch.setattr("local.workers._HEAD_SECONDS", 0.1)
+    replace_worker(answer)
+    answers: list[Json] = []
+    long = threading.Thread(target=lambda: answers.append(_invoke(workers, {}).json()))
+    long.start()
+    with _connect(workers) as connection:
+        connection.sendall(b"POST /guessed HTTP/1.1\r\nHost: x")
+        assert connection.recv(1) == b""
+    cut.set()
+    long.join(10)
+    assert answers == [True]
