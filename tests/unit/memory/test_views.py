@@ -5,14 +5,18 @@ import sys
 
 import pytest
 
+from spass.aws import keys
+from spass.aws.writes import Put
 from spass.core.effects import Keep
 from spass.core.errors import InvalidRequest, OperatorNotFound
+from spass.core.ids import AgentName
 from spass.core.messages import Json
 from spass.core.time import timestamp
 from spass.memory.state import state_update
 from spass.memory.views import page_notes
 from spass.sessions.operator_view import view_operator
-from tests.unit.memory.operators import NEWS, Operators
+from spass.sessions.session import Session
+from tests.unit.memory.operators import ANA, NEWS, Operators
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +25,12 @@ async def test_an_operator_is_shown_with_its_session_state_and_number_of_notes(o
     with pytest.raises(OperatorNotFound):
         await view_operator(operators.store(), NEWS)
     state = await operators.begin()
-    view = await view_operator(operators.store(), NEWS)
+    assert (await view_operator(operators.store(), NEWS)).session_id is None, "its session was deleted"
+    times = (state.updated_at, state.updated_at)
+    session = Session(state.session, AgentName("reader"), ANA, None, *times, "auto", 10, compact_observation_mask=True)
+    store = operators.store()
+    await store.table.write(Put(keys.session_head(store.tenant, session.id), session.attributes()))
+    view = await view_operator(store, NEWS)
     assert view.to_dict() == {
         "operator_id": "news",
         "session_id": state.session,
