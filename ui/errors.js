@@ -50,7 +50,6 @@ const TITLES = {
   idempotency_key_reused: "The gateway has answered another message in place of this one.",
   idempotency_in_progress: "The gateway is still busy with the same request.",
   rate_limited: "Too many requests at once.",
-  budget_exceeded: "The budget is spent.",
   no_backend_available: "No provider serves this model now.",
   storage_unavailable: "The gateway's storage does not answer.",
   turn_lost: "The answer was lost.",
@@ -61,8 +60,8 @@ const TITLES = {
   internal_error: "The gateway failed.",
 };
 
-/** Words of messages that are for programs: routes, headers, fields, status codes. */
-const FOR_PROGRAMS = /\b(?:GET|POST|PUT|PATCH|DELETE)\b|\/(?:a1|c1|v1)\/|\bSPASS-|Idempotency-Key|Authorization|\b[a-z]+(?:_[a-z]+)+\b|\bHTTP\b|\bJSON\b|\bheader\b/;
+/** Words of messages that are for programs: routes, headers, status codes, and a field at the beginning. */
+const FOR_PROGRAMS = /\b(?:GET|POST|PUT|PATCH|DELETE)\b|\/(?:a1|c1|v1)\/|\bSPASS-|Idempotency-Key|Authorization|^[a-z_]+(?:\.\w+)*:|\bHTTP\b|\bJSON\b|\bheader\b/;
 
 /** @type {Record<string, string>} */
 const ADVICE = {
@@ -78,7 +77,6 @@ const ADVICE = {
   workspace_not_found: "It was deleted, or never made. Choose another one.",
   version_not_found: "Choose a version from the list.",
   payload_too_large: "Shorten it, or split it into several.",
-  budget_exceeded: "Ask your operator.",
   no_backend_available: "Choose another agent or try later.",
   storage_unavailable: "Try again in a moment.",
   idempotency_key_reused: "Send the message again.",

@@ -12,8 +12,9 @@ const MAX_TIME = 1_000; // ms for one text
 
 /** @type {Job[]} the first one is in the worker */
 const jobs = [];
-/** @type {Set<string>} languages for which a text took too long: they would keep a processor busy again */
-const slow = new Set();
+const MAX_TIMEOUTS = 3; // of one language: one hostile text does not switch it off, and many do not keep a processor busy
+/** @type {Map<string, number>} texts that took too long, by language */
+const slow = new Map();
 /** @type {Worker | null} */
 let worker = null;
 let isReady = false;
@@ -39,7 +40,7 @@ export function highlight(text, language) {
 function next() {
   const job = jobs[0];
   if (!job) return;
-  if (slow.has(job.language)) finish(null);
+  if ((slow.get(job.language) ?? 0) >= MAX_TIMEOUTS) finish(null);
   else if (!worker) start();
   else if (isReady) {
     worker.postMessage({ text: job.text, language: job.language });
@@ -72,7 +73,8 @@ function start() {
 }
 
 function giveUp() {
-  slow.add(jobs[0].language);
+  const { language } = jobs[0];
+  slow.set(language, (slow.get(language) ?? 0) + 1);
   stop();
 }
 

@@ -1,9 +1,15 @@
 /** Characters that hide something: without a shape, that change how others are read, or that move the rest of a line away. */
 
 // Characters without a shape: zero-width ones, controls of the direction of text (https://trojansource.codes), fillers, and the tags and
-// variation selectors in which a text for the model can be hidden. A joiner or a selector within an emoji stays.
-const HIDDEN =
-  /(?<!\p{Extended_Pictographic}\uFE0F?)\u200D|(?<!\p{Emoji})[\uFE0E\uFE0F]|(?![\u200D\uFE0E\uFE0F])\p{Default_Ignorable_Code_Point}|\u2800/gu;
+// variation selectors in which a text for the model can be hidden. A joiner or a selector within an emoji or a keycap stays.
+const HIDDEN = new RegExp(
+  [
+    /(?<!(?![©®™])\p{Extended_Pictographic}\p{Emoji_Modifier}?\uFE0F?)\u200D|\u200D(?!\p{Extended_Pictographic})/u,
+    /(?<!\p{Extended_Pictographic}|[0-9#*](?=\uFE0F\u20E3))[\uFE0E\uFE0F]/u,
+    /(?![\u200D\uFE0E\uFE0F])\p{Default_Ignorable_Code_Point}|[\u2800\uFFF9-\uFFFC]/u,
+  ].map(({ source }) => source).join("|"),
+  "gu",
+);
 
 // Controls, and the ends of lines other than a line feed, with or without a carriage return: they have no shape, and some of them overwrite.
 const CONTROLS = /\r(?!\n)|[\0-\x08\x0B\x0C\x0E-\x1F\x7F-\x9F\u2028\u2029]/g;

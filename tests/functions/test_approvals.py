@@ -302,6 +302,14 @@ def test_a_person_sees_the_whole_text_that_would_be_lost(clerk: Clerk, name: str
         assert (preview["old_metadata"], preview["new_metadata"]) == ({"kind": "sight"}, {})
 
 
+@pytest.mark.parametrize(("old", "new"), [(1, True), (1, 1.0), (0, False)])
+def test_metadata_that_python_takes_for_equal_is_shown(clerk: Clerk, old: float, new: float) -> None:
+    clerk.gateway.send("PATCH", f"{NOTES}/documents/a", body={"metadata": {"admin": old}})
+    preview = clerk.wait_for("rag_doc_patch", {"index_id": "notes", "doc_id": "a", "metadata": {"admin": new}})["preview"]
+    assert preview["changed_fields"] == ["metadata"]
+    assert [repr(preview[f"{side}_metadata"]["admin"]) for side in ("old", "new")] == [repr(old), repr(new)]
+
+
 def test_an_idempotency_key_replays_a_decision(clerk: Clerk) -> None:
     for decision in ("approve", "deny"):
         waiting = clerk.wait_for("rag_doc_append", {"index_id": "notes", "documents": MORE})

@@ -1,10 +1,12 @@
 """What cannot be shown whole cannot be approved as a whole: every path is named, and a large change is read to its end first."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from spass.core.cursors import decode_cursor, encode_cursor
 from tests.functions.gateway import Gateway
 from tests.functions.test_approvals_of_edits import Coder
 from tests.functions.waiting_agents import APPROVALS
@@ -69,6 +71,21 @@ def test_a_change_that_does_not_fit_is_approved_only_after_its_last_page(coder: 
     fill(coder, {"src/main.py": b"x\n"})
     assert approve(coder, waiting, seen=seen).json["status"] == "executed"
     assert coder.file("src/a3.py") == after["src/a3.py"].decode()
+
+
+def test_no_page_and_no_proof_is_had_without_the_pages_before(coder: Coder) -> None:
+    """Scopes of cursors are public, so anybody can write a position."""
+    after = {f"src/a{number}.py": FILLER * 3_000 + STEAL for number in range(4)}
+    waiting = wait_for_restore(coder, {"src/main.py": b"x\n"}, after)
+    path = f"{APPROVALS}/{waiting['id']}/changes"
+    scope = f"changes|demo|ada|{waiting['id']}"
+    cursor = coder.gateway.send("GET", f"{path}?limit=1").json["next_cursor"]
+    position = decode_cursor(scope, cursor, re.compile(".*"))
+    assert position.startswith("1")
+    for start in ("4", "5", "99999"):
+        for forged in (start, start + position[1:]):
+            refused = coder.gateway.send("GET", f"{path}?cursor={encode_cursor(scope, forged)}")
+            assert (refused.status, refused.code) == (400, "invalid_request"), forged
 
 
 def test_a_change_that_does_not_fit_is_denied_without_reading_it(coder: Coder) -> None:
@@ -139,7 +156,7 @@ def test_the_changes_of_another_user_are_not_found(coder: Coder) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", " \n\t", "\ufeff", "\u200b\u2060\u00ad", "\u3164\u2800\u115f", "\u2028\u0085\x0c\r", "\U000e0041\ufe0f"]
+    "content", ["", " \n\t", "\ufeff", "\u200b\u2060\u00ad", "\u3164\u2800\u115f", "\u2028\u0085\x0c\r", "\U000e0041\ufe0f", "\ufff9\ufffc"]
 )
 def test_an_edit_that_leaves_no_visible_character_waits(gateway: Gateway, content: str) -> None:
     coder = Coder(gateway, "deletes")
@@ -168,7 +185,9 @@ def test_an_edit_that_brings_an_older_content_back_waits(gateway: Gateway, again
 
 
 @pytest.mark.parametrize(
-    "message", ["/ undo", "/'undo'", '/"undo"', "/u'nd'o", "/git  rm src/old.py", "/'git' rm src/old.py", "/git 'rm' src/old.py"]
+    "message",
+    ["/ undo", "/'undo'", '/"undo"', "/u'nd'o", "/git  rm src/old.py", "/'git' rm src/old.py", "/git 'rm' src/old.py"]
+    + ["\u2028/git rm src/old.py", "\x1c/git rm src/old.py"],
 )
 def test_only_the_exact_form_is_a_command(coder: Coder, message: str) -> None:
     assert coder.result({"message": message, "files": ["src/old.py"]})["error"]["code"] == "command_not_allowed"

@@ -260,6 +260,14 @@ def test_text_that_is_hidden_in_tags_and_selectors_is_shown(tab: Tab) -> None:
     assert shown[2:] == ["c⟨U+3164⟩⟨U+2800⟩", "❤️ 1️⃣ 👩‍💻", "d⟨U+034F⟩"]
 
 
+def test_a_joiner_or_selector_outside_an_emoji_is_shown(tab: Tab) -> None:
+    tab.open()
+    hidden = ["1\ufe0f#\ufe0e*\ufe0f", "©\u200d™\u200dx", "👩\u200dx", "a\ufff9b\ufffc"]
+    shown = ["1⟨U+FE0F⟩#⟨U+FE0E⟩*⟨U+FE0F⟩", "©⟨U+200D⟩™⟨U+200D⟩x", "👩⟨U+200D⟩x", "a⟨U+FFF9⟩b⟨U+FFFC⟩"]
+    whole = ["©️ #️⃣ *️⃣ 9️⃣", "👩🏽‍🚀 ❤️‍🔥 🏳️‍🌈 👨‍👩‍👧"]
+    assert tab.page.evaluate(VISIBLE, [*hidden, *whole]) == [*shown, *whole]
+
+
 def test_a_storage_that_was_full_is_not_full_after_it_was_emptied(tab: Tab) -> None:
     tab.open()
     assert tab.page.evaluate(STORE) == [False, True, True, 0]

@@ -31,6 +31,12 @@ FOR_PROGRAMS: Final = {
 }
 """Statuses, messages of the gateway and what the page says in their place."""
 WORDS: Final = re.compile(r"\b(?:GET|POST|SPASS-\S+|HTTP|Idempotency-Key)\b|/[ac]1/|[a-z]+_[a-z]+")
+PROBLEM: Final = """
+async ([code, message]) => {
+  const { ApiError, problem } = await import("./ui/errors.js");
+  return problem(new ApiError(429, code, message));
+}
+"""
 VIEWS: Final = ("chat", "approvals", "workspaces", "indices", "usage")
 
 
@@ -55,6 +61,20 @@ def test_a_refusal_is_told_in_words_for_people_and_its_details_on_demand(tab: Ta
     alert.get_by_text("Details").click()
     expect(alert.get_by_text(message)).to_be_visible()
     assert grave_findings(tab.page) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("budget_exceeded", "This call may cost 0.2 US dollars. A smaller request can fit: send a smaller max_tokens."),
+        ("workspace_conflict", "src/my_file.py has changed since the preview, so nothing was done."),
+    ],
+)
+def test_a_message_with_a_name_in_it_is_for_people(tab: Tab, code: str, message: str) -> None:
+    tab.open()
+    shown = tab.page.evaluate(PROBLEM, [code, message])
+    assert shown["title"] == message
+    assert "operator" not in shown["advice"]
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -1,7 +1,7 @@
 """The whole change of a call that waits, page by page, and the proof that a person has read it to its end.
 
-The cursor of the page after the last change is made of the digest of what will run. Only a reader of the last change gets it. A
-decision names it as ``seen`` if the preview does not show the whole change.
+The cursor of a page is made of the pages before it, and that of the page after the last change of what will run. So only a reader of
+all pages gets it. A decision names it as ``seen`` if the preview does not show the whole change.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from spass.core.ids import ApprovalId, UserId
 from spass.core.json import dump_canonical
 from spass.core.page_size import PageSizeLimit
 
-_POSITION: Final = re.compile(r"[0-9]{1,5}|[0-9a-f]{64}")
+_POSITION: Final = re.compile(r"[0-9]{1,5}\.[0-9a-f]{64}|[0-9a-f]{64}")
 
 
 async def read_changes(
@@ -39,15 +39,15 @@ async def read_changes(
     if status is not ApprovalStatus.PENDING or call is None:
         raise decided(status if call is None else ApprovalStatus.EXPIRED)
     scope, changes = _scope(store, approval), _changes(call)
-    position = decode_cursor(scope, cursor, _POSITION) if cursor is not None else "0"
+    position = decode_cursor(scope, cursor, _POSITION) if cursor is not None else None
     end = _digest(call)
-    if len(position) == len(end):
-        if position != end:
-            raise cursor_mismatch()
+    if position == end:
         return ChangePage(changes=(), next_cursor=None)
+    start = int(position.partition(".")[0]) if position is not None and "." in position else 0
+    if position is not None and (not 0 < start < len(changes) or position != _position(changes, start)):
+        raise cursor_mismatch()
     page: list[ShownChange] = []
     room = PageSizeLimit()
-    start = int(position)
     for change in changes[start : start + limit]:
         shown = ShownChange.model_validate(change)
         if not room.add(shown.to_json()):
@@ -55,7 +55,7 @@ async def read_changes(
         page.append(shown)
     following = start + len(page)
     if following < len(changes):
-        return ChangePage(changes=tuple(page), next_cursor=encode_cursor(scope, str(following)))
+        return ChangePage(changes=tuple(page), next_cursor=encode_cursor(scope, _position(changes, following)))
     return ChangePage(changes=tuple(page), next_cursor=encode_cursor(scope, end) if _is_whole(changes) else None)
 
 
@@ -89,6 +89,12 @@ def _scope(store: TenantStore, approval: Approval) -> str:
 def _changes(call: StoredCall) -> Sequence[Mapping[str, Any]]:
     """Return the diffs of a change of a workspace. Other calls have none."""
     return cast("Sequence[Mapping[str, Any]]", call.effect.get("diffs", ()))
+
+
+def _position(changes: Sequence[Mapping[str, Any]], start: int) -> str:
+    """Return the position of a page that begins at ``start``. It is made of what the pages before it show: scopes are public, so a
+    position that is only a number could be written without having read them."""
+    return f"{start}.{hashlib.sha256(dump_canonical(changes[:start])).hexdigest()}"
 
 
 def _is_whole(changes: Sequence[Mapping[str, Any]]) -> bool:

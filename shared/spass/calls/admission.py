@@ -149,6 +149,6 @@ def _describe_budget(budget: Decimal, left: Decimal, usd: Decimal) -> str:
         cost, rest = decimal_text(usd.normalize()), decimal_text(left.normalize())
         return (
             f"This call may cost {cost} US dollars, and {rest} of this month's budget are left. A smaller request can fit: send "
-            "a smaller max_tokens or a shorter prompt. An administrator of the tenant can raise the budget."
+            "a smaller max_tokens or a shorter prompt. Ask an administrator of the tenant, or the operator, for a larger budget."
         )
-    return f"This month's budget is {'spent' if budget else '0'}. An administrator of the tenant can raise it."
+    return f"This month's budget is {'spent' if budget else '0'}. Ask an administrator of the tenant, or the operator, for more."

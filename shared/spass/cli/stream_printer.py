@@ -10,7 +10,7 @@ from spass.cli.hidden_text import mark_hidden
 from spass.cli.terminal import is_terminal, note, note_lines, write
 
 _MAX_CHARACTERS: Final = 300  # of a tool's arguments or result
-_MAX_DIFF_CHARACTERS: Final = 4000  # of the diff of one file
+_MAX_DIFF_CHARACTERS: Final = 4000  # of the diff of one file, in a change that is made
 _MAX_CODE_CHARACTERS: Final = 4000  # of the code of a call, or of what it printed
 _CODE: Final = frozenset({"code"})
 _CELL: Final = frozenset({"output", "error", "truncated"})
@@ -51,9 +51,11 @@ class StreamPrinter:
             case "tool_call":
                 self._end_line()
                 note_result(_name(event), event.get("result"), event.get("duration_ms"))
-                self._print_diffs(event.get("rich"))
-            case "approval":
-                self._print_approval(event.get("approval"))
+                if not _waits(event.get("result")):  # its approval follows, with the same blocks
+                    _note_diffs(_diffs(event.get("rich")), _MAX_DIFF_CHARACTERS)
+            case "approval" if isinstance(event.get("approval"), dict):
+                self._end_line()
+                _note_approval(event["approval"])
             case "done":
                 self.done = event
                 if event.get("finish_reason") not in (None, "stop"):
@@ -79,19 +81,6 @@ class StreamPrinter:
             self._note(f"[…] {_compact(event['progress'])}")
         elif event.get("detail") and event.get("status") == "executing":
             self._note(str(event["detail"]))
-
-    def _print_diffs(self, rich: object) -> None:
-        for block in rich if isinstance(rich, list) else ():
-            diff = block.get("unified") if isinstance(block, dict) and block.get("kind") == "diff" else None
-            if isinstance(diff, str) and diff:
-                note_lines(_shorten(mark_hidden(diff), _MAX_DIFF_CHARACTERS))
-
-    def _print_approval(self, approval: object) -> None:
-        if isinstance(approval, dict):
-            path, preview = f"/a1/approvals/{approval.get('id')}", approval.get("preview")
-            is_cut = isinstance(preview, dict) and preview.get("complete") is False
-            unread = f"; the preview is cut, so read GET {path}/changes to its end first" if is_cut else ""
-            self._note(f"[{approval.get('id')} waits: approve or deny it with POST {path}{unread}]")
 
     def _note(self, text: str) -> None:
         if self._is_terminal:
@@ -127,6 +116,42 @@ def _note_call(tool: str, arguments: object) -> None:
     else:
         note(f"[{tool}]")
         _note_indented(str(code["code"]))
+
+
+def _note_approval(approval: Mapping[str, Any]) -> None:
+    """Write all that ``approval`` shows of the call that waits, and how it is decided. Nothing of it is cut: a person approves it."""
+    path, preview, arguments = f"/a1/approvals/{approval.get('id')}", approval.get("preview"), approval.get("arguments")
+    diffs = _diffs(approval.get("rich"))
+    _note_diffs(diffs, None)
+    unread = ""
+    if isinstance(preview, Mapping) and preview.get("complete") is False or any(diff.get("truncated") for diff in diffs):
+        unread = f"; the preview is cut, so read GET {path}/changes to its end first"
+    elif not diffs:
+        shown = {name: value for name, value in (("preview", preview), ("arguments", arguments)) if value is not None}
+        note_lines(mark_hidden(json.dumps(shown, ensure_ascii=False, indent=2)))
+        unread = "" if len(shown) == 2 else f"; it is shown in part, so read GET {path} first"
+    note(f"[{approval.get('id')} waits: approve or deny it, as the same user, with POST {path}{unread}]")
+
+
+def _diffs(rich: object) -> list[Mapping[str, Any]]:
+    return [one for one in rich if isinstance(one, Mapping) and one.get("kind") == "diff"] if isinstance(rich, list) else []
+
+
+def _note_diffs(diffs: Iterable[Mapping[str, Any]], limit: int | None) -> None:
+    """Write a line about each file that changes, also if its diff is empty, and at most ``limit`` characters of each diff."""
+    for diff in diffs:
+        note(mark_hidden(f"{diff.get('path')} {diff.get('status')} +{diff.get('added')} -{diff.get('removed')}"))
+        if unified := mark_hidden(str(diff.get("unified") or "")):
+            note_lines(unified if limit is None else _shorten(unified, limit))
+
+
+def _waits(result: object) -> bool:
+    """Return whether ``result``, or the JSON of it, says that the call waits for a person."""
+    try:
+        value = json.loads(result) if isinstance(result, str) else result
+    except ValueError:
+        return False
+    return isinstance(value, Mapping) and value.get("approval_required") is True
 
 
 def _members(value: object, names: frozenset[str]) -> Mapping[str, Any] | None:

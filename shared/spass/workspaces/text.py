@@ -5,7 +5,7 @@ import unicodedata
 from typing import Final
 
 _ASCII: Final = re.compile("[!-~]")
-_BLANK_LETTERS: Final = "\u115f\u1160\u2800\u3164\uffa0\U0001d159"
+_BLANK_LETTERS: Final = "\u115f\u1160\u2800\u3164\uffa0\ufffc\U0001d159"
 """Letters and symbols without a shape."""
 
 

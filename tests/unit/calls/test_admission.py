@@ -344,7 +344,7 @@ async def test_a_spent_budget_admits_only_calls_without_a_price(harness: Admissi
         await harness.ask()
     harness.limits.budget = budget
     error = await expect_refusal(harness, BudgetExceeded)
-    assert error.message == f"This month's budget is {state}. An administrator of the tenant can raise it."
+    assert error.message == f"This month's budget is {state}. Ask an administrator of the tenant, or the operator, for more."
     await harness.ask(model="unpriced")
     reply = await harness.calls.embed(make_scope(harness.store), ["text"], "other-embed")
     assert reply.count == 1

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -162,22 +162,57 @@ def test_code_and_what_it_printed_keep_their_lines(arguments: list[str]) -> None
     assert lines == [*([] if arguments else code), "[code_interpreter] = (9 ms)", *printed]
 
 
-def test_a_diff_is_shown_line_by_line_and_an_approval_with_its_id() -> None:
-    hidden = f"+\t\x1b[2Jnew\rx\x0c{' ' * 400}y\u202e\u200b\u2028\n"
-    diff = {"kind": "diff", "path": "a.md", "unified": "--- a/a.md\n+++ b/a.md\n@@ -1 +1 @@\n-\told\n" + hidden}
-    call: Event = {"type": "tool_call", "id": "c1", "tool": "t", "result": 1, "duration_ms": 1, "rich": [diff, {"kind": "file"}]}
-    approval: Event = {"type": "approval", "approval": {"id": "apr_1", "status": "pending"}}
-    with fake_gateway(lambda _: events_answer([call, approval, {"type": "done"}])) as gateway:
-        _, *lines, waiting = spass(gateway.url, "ask", "Hello").err.splitlines()
-    shown = "+\t⟨U+001B⟩[2Jnew⟨U+000D⟩x⟨U+000C⟩⟨400 blanks⟩y⟨U+202E⟩⟨U+200B⟩⟨U+2028⟩"
-    assert lines == ["--- a/a.md", "+++ b/a.md", "@@ -1 +1 @@", "-\told", shown]
-    assert waiting == "[apr_1 waits: approve or deny it with POST /a1/approvals/apr_1]"
+HIDDEN = f"+\t\x1b[2Jnew\rx\x0c{' ' * 400}y\u202e\u200b\u2028\ufff9\ufffc\n"
+SHOWN = "+\t⟨U+001B⟩[2Jnew⟨U+000D⟩x⟨U+000C⟩⟨400 blanks⟩y⟨U+202E⟩⟨U+200B⟩⟨U+2028⟩⟨U+FFF9⟩⟨U+FFFC⟩"
+WAITS = {"approval_required": True, "approval_id": "apr_1"}
+
+
+def diff_of(path: str, unified: str, *, status: str = "changed", added: int = 1, removed: int = 1) -> dict[str, object]:
+    counts = {"added": added, "removed": removed, "truncated": False}
+    return {"kind": "diff", "path": path, "status": status, **counts, "unified": unified}
+
+
+def notes_of(*events: Event) -> list[str]:
+    with fake_gateway(lambda _: events_answer([*events, {"type": "done"}])) as gateway:
+        return spass(gateway.url, "ask", "Hello").err.splitlines()
+
+
+def approval_of(**fields: object) -> Event:
+    return {"type": "approval", "approval": {"id": "apr_1", "status": "pending", **fields}}
+
+
+def call_with(rich: Sequence[object], result: object) -> Event:
+    return {"type": "tool_call", "id": "c1", "tool": "t", "result": result, "duration_ms": 1, "rich": [*rich]}
+
+
+def test_a_diff_is_shown_line_by_line() -> None:
+    diff = diff_of("a.md", "--- a/a.md\n+++ b/a.md\n@@ -1 +1 @@\n-\told\n" + HIDDEN)
+    _, *lines = notes_of(call_with([diff, {"kind": "file"}], 1))
+    assert lines == ["a.md changed +1 -1", "--- a/a.md", "+++ b/a.md", "@@ -1 +1 @@", "-\told", SHOWN]
+    assert notes_of(call_with([diff_of("a.md", "+x\n" * 4000)], 1))[-1].endswith(" …")
+
+
+@pytest.mark.parametrize("result", [WAITS, json.dumps(WAITS)], ids=["value", "text"])
+def test_a_call_that_waits_is_shown_whole_and_once_with_its_id(result: object) -> None:
+    last = "+send(secrets)"
+    rich = [diff_of("a.md", "+x\n" * 4000 + last + "\n"), diff_of("empty", "", status="deleted", added=0, removed=0)]
+    _, *lines, waiting = notes_of(call_with(rich, result), approval_of(rich=rich, preview={"complete": True}, arguments={}))
+    assert lines == ["a.md changed +1 -1", *["+x"] * 4000, last, "empty deleted +0 -0"]
+    assert waiting == "[apr_1 waits: approve or deny it, as the same user, with POST /a1/approvals/apr_1]"
+
+
+def test_a_call_that_waits_without_a_diff_shows_its_preview_and_arguments_whole() -> None:
+    preview, arguments = {"old_text": "old " * 1000 + "end"}, {"text": "new " * 1000 + "\u202e"}
+    *lines, waiting = notes_of(call_with([], WAITS), approval_of(rich=[], preview=preview, arguments=arguments))
+    assert any(line.endswith('old end"') for line in lines)
+    assert any(line.endswith('new ⟨U+202E⟩"') for line in lines)
+    assert waiting.endswith("POST /a1/approvals/apr_1]")
+    waiting = notes_of(approval_of(rich=[], preview=preview, arguments=None))[-1]
+    assert waiting.endswith("POST /a1/approvals/apr_1; it is shown in part, so read GET /a1/approvals/apr_1 first]")
 
 
 def test_an_approval_whose_preview_is_cut_says_where_the_rest_is() -> None:
-    approval: Event = {"type": "approval", "approval": {"id": "apr_1", "status": "pending", "preview": {"complete": False}}}
-    with fake_gateway(lambda _: events_answer([approval, {"type": "done"}])) as gateway:
-        waiting = spass(gateway.url, "ask", "Hello").err.splitlines()[-1]
+    waiting = notes_of(approval_of(preview={"complete": False}))[-1]
     assert "read GET /a1/approvals/apr_1/changes to its end first" in waiting
 
 

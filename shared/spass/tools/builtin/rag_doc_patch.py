@@ -71,7 +71,7 @@ class RagDocPatch(DocumentTool):
             "text": (stored.text, patch.text_after(stored.text)),
             "metadata": (dict(stored.metadata), patch.metadata_after(dict(stored.metadata))),
         }
-        changed = {name: sides[name] for name in sides if sides[name][0] != sides[name][1]}
+        changed = {name: (old, new) for name, (old, new) in sides.items() if dump_canonical(old) != dump_canonical(new)}
         old, new = ({f"{prefix}_{name}": both[at] for name, both in changed.items()} for at, prefix in enumerate(("old", "new")))
         return {**preview, **old, **new}
 

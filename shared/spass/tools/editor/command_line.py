@@ -12,6 +12,8 @@ from spass.tools.base import ToolError
 COMMAND_NOT_ALLOWED: Final = "command_not_allowed"
 
 _STARTS: Final = ("/", "!")
+BLANKS: Final = " \t\r\n"
+"""Characters around a command that are no part of it. Others make it another text, as every character within it does."""
 _SHELL: Final = re.compile(r"[;&|<>`$\\\x00-\x1f\x7f]")
 """Characters that a shell could read. No command needs them."""
 _MAX_WORDS: Final = 120
@@ -67,7 +69,7 @@ def parse_command(message: str) -> CommandLine:
     Raises:
         ToolError: ``command_not_allowed``: it is not one of the commands, or has an option or a character that is not allowed.
     """
-    text = message.strip()
+    text = message.strip(BLANKS)
     if not text.startswith("/") or _SHELL.search(text):
         raise not_allowed(text)
     try:

@@ -11,7 +11,7 @@ from typing import Final
 
 from spass.core.errors import VersionNotFound, WorkspaceFileNotFound
 from spass.tools.base import ToolContext, ToolError, ToolReply
-from spass.tools.editor.command_line import CommandLine, not_allowed, parse_command
+from spass.tools.editor.command_line import BLANKS, CommandLine, not_allowed, parse_command
 from spass.tools.editor.history import History, changed_files, count_files, describe_tree, describe_version, is_version
 from spass.tools.workspace_change import apply_change, path_not_allowed
 from spass.tools.workspace_diffs import compare_files, edit_result, rich_diffs
@@ -42,7 +42,7 @@ async def run_command(context: ToolContext, message: str, files: Sequence[str]) 
         parse_path(path, f"files.{number}")
     command = parse_command(message)
     at = await context.workspaces().newest(context.scope.store, context.require_workspace())
-    return await _Commands(context, message.strip(), command, History(context, at)).run()
+    return await _Commands(context, message.strip(BLANKS), command, History(context, at)).run()
 
 
 @dataclass(frozen=True, slots=True)
