@@ -156,7 +156,8 @@ def test_the_changes_of_another_user_are_not_found(coder: Coder) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", " \n\t", "\ufeff", "\u200b\u2060\u00ad", "\u3164\u2800\u115f", "\u2028\u0085\x0c\r", "\U000e0041\ufe0f", "\ufff9\ufffc"]
+    "content",
+    ["", " \n\t", "\ufeff", "\u200b\u2060\u00ad", "\u3164\u2800\u115f", "\u2028\u0085\x0c\r", "\U000e0041\ufe0f", "\ufff9\ufffc"],
 )
 def test_an_edit_that_leaves_no_visible_character_waits(gateway: Gateway, content: str) -> None:
     coder = Coder(gateway, "deletes")
