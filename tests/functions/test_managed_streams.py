@@ -10,7 +10,7 @@ import pytest
 from openai import OpenAI
 
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
-from spass.llm.errors import AttemptFailed
+from spass.llm.errors import AttemptFailed, BackendUnreachable
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.faults import FaultPlan, inject
 from spass.testing.http_server import HttpAnswer, serve
@@ -164,6 +164,15 @@ def test_a_run_that_fails_before_its_first_byte_has_the_status_of_its_error(clie
     reply = stream(client, agent := client.create())
     assert (reply.status, reply.code) == (502, "upstream_error")
     assert reply.headers["x-should-retry"] == "false", "an SDK would put the message into the mailbox again"
+    assert_failed(client, agent, "upstream_error")
+
+
+def test_a_run_whose_engine_takes_no_connection_is_as_one_without_a_backend(client: ManagedClient) -> None:
+    client.gateway.model.failure = BackendUnreachable("The provider could not be reached.")
+    reply = stream(client, agent := client.create())
+    assert (reply.status, reply.code) == (503, "no_backend_available")
+    assert reply.headers["x-should-retry"] == "false"
+    assert f"POST /v1/managed-agents/{agent}/run" in reply.json["error"]["message"]
     assert_failed(client, agent, "upstream_error")
 
 

@@ -21,7 +21,7 @@ Only ``web`` knows which HTTP status a branch has. A class in parentheses refine
     ├── TooLarge            PayloadTooLarge
     ├── KeyMismatch         IdempotencyKeyReused
     ├── LimitExceeded       RateLimited · BudgetExceeded
-    ├── Upstream            UpstreamError · SummaryFailed
+    ├── Upstream            UpstreamError (UpstreamUnreachable) · SummaryFailed
     ├── Unavailable         NoBackendAvailable · StorageUnavailable (LeaseLost · CompactionNotStarted) · TurnLost ·
     │                       SandboxUnavailable · KindUnavailable
     ├── DeadlineExceeded    UpstreamTimeout · SurveyTooLong
@@ -278,6 +278,10 @@ class Upstream(SpassError): ...
 
 
 class UpstreamError(Upstream, code="upstream_error"): ...
+
+
+class UpstreamUnreachable(UpstreamError):
+    """No connection to any backend could be made, so nothing was sent to the model."""
 
 
 class SummaryFailed(Upstream, code="summary_failed"):

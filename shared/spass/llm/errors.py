@@ -46,6 +46,10 @@ class BackendUnavailable(AttemptFailed):
     pass
 
 
+class BackendUnreachable(BackendUnavailable):
+    """No connection was made, so nothing was sent."""
+
+
 class BackendRateLimited(AttemptFailed):
     pass
 

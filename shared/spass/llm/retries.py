@@ -18,6 +18,7 @@ from spass.core.errors import (
     UpstreamError,
     UpstreamRejected,
     UpstreamTimeout,
+    UpstreamUnreachable,
 )
 from spass.core.time import now
 from spass.llm.circuit_breaker import CircuitBreaker
@@ -32,6 +33,7 @@ from spass.llm.errors import (
     BackendRequestTooLarge,
     BackendTimeout,
     BackendTooDeep,
+    BackendUnreachable,
     BackendUnsupported,
 )
 from spass.llm.types import CallContext
@@ -248,7 +250,8 @@ class RetrySchedule:
             )
         if isinstance(self._last_failure, BackendTimeout):
             return UpstreamError("The model's provider did not answer in time.")
-        return UpstreamError("The model's provider failed. Try again later.")
+        is_unreachable = bool(self._failures) and all(isinstance(failure, BackendUnreachable) for failure in self._failures)
+        return (UpstreamUnreachable if is_unreachable else UpstreamError)("The model's provider failed. Try again later.")
 
 
 def _deadline_error() -> UpstreamTimeout:

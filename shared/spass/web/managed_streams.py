@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spass.agents.render.managed_frames import failed_run_frames
+from spass.core.errors import NoBackendAvailable, SpassError, UpstreamUnreachable
 from spass.core.event_task import EventTask
 from spass.core.ids import ManagedAgentId, RunId
 from spass.managed.following import follow_run
@@ -41,8 +42,20 @@ async def stream_message(exchange: Exchange, agent: ManagedAgentId, content: str
     await stream.frames.wait_for_event(0, KEEP_ALIVE_SECONDS)
     if stream.error is not None and stream.has_only_failed:
         await stream.wait()
-        return error_response(stream.error, exchange.request_id, _NO_RETRY, redact=exchange.services.redact)
+        return error_response(
+            _error_for_sender(stream.error, agent), exchange.request_id, _NO_RETRY, redact=exchange.services.redact
+        )
     return answer_live(exchange, stream, _STYLE)
+
+
+def _error_for_sender(error: SpassError, agent: ManagedAgentId) -> SpassError:
+    """Return the error of a run that failed before its first chunk. An engine that takes no connection is as one without a key."""
+    if not isinstance(error, UpstreamUnreachable):
+        return error
+    return NoBackendAvailable(
+        "No backend of the agent's model takes a connection. The message is in the mailbox: do not send it again, but "
+        f"POST /v1/managed-agents/{agent}/run when one does."
+    )
 
 
 async def follow_run_stream(request: Request, exchange: Exchange, agent: ManagedAgentId, run: RunId) -> Response:

@@ -12,7 +12,14 @@ from spass.core.json import dump_bytes
 from spass.core.messages import Json
 from spass.core.time import Deadline
 from spass.llm.backends import DEFAULT_MAX_CONNECTIONS
-from spass.llm.errors import AttemptFailed, BackendAuthError, BackendBadRequest, BackendTimeout, BackendUnavailable
+from spass.llm.errors import (
+    AttemptFailed,
+    BackendAuthError,
+    BackendBadRequest,
+    BackendTimeout,
+    BackendUnavailable,
+    BackendUnreachable,
+)
 from spass.llm.providers.decompression import iter_decompressed
 from spass.llm.providers.error_responses import error_from_response
 from spass.llm.providers.sse import EventTooLong, StreamParser
@@ -50,7 +57,7 @@ def translate_errors() -> Iterator[None]:
     except (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.InvalidURL, httpx.CookieConflict, UnicodeError) as error:
         raise BackendAuthError("The provider cannot be called as it is configured.") from error
     except httpx.ConnectError as error:
-        raise BackendUnavailable("The provider could not be reached.") from error
+        raise BackendUnreachable("The provider could not be reached.") from error
     except (httpx.HTTPError, httpx.StreamError) as error:
         raise BackendUnavailable("The connection to the provider broke off.") from error
 
