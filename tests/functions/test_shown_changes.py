@@ -187,8 +187,17 @@ def test_an_edit_that_brings_an_older_content_back_waits(gateway: Gateway, again
 
 @pytest.mark.parametrize(
     "message",
-    ["/ undo", "/'undo'", '/"undo"', "/u'nd'o", "/git  rm src/old.py", "/'git' rm src/old.py", "/git 'rm' src/old.py"]
-    + ["\u2028/git rm src/old.py", "\x1c/git rm src/old.py"],
+    [
+        "/ undo",
+        "/'undo'",
+        '/"undo"',
+        "/u'nd'o",
+        "/git  rm src/old.py",
+        "/'git' rm src/old.py",
+        "/git 'rm' src/old.py",
+        "\u2028/git rm src/old.py",
+        "\x1c/git rm src/old.py",
+    ],
 )
 def test_only_the_exact_form_is_a_command(coder: Coder, message: str) -> None:
     assert coder.result({"message": message, "files": ["src/old.py"]})["error"]["code"] == "command_not_allowed"

@@ -1,7 +1,7 @@
 """The whole change of a call that waits, page by page, and the proof that a person has read it to its end.
 
-The cursor of a page is made of the pages before it, and that of the page after the last change of what will run. So only a reader of
-all pages gets it. A decision names it as ``seen`` if the preview does not show the whole change.
+The cursor of a page is made of the pages before it, and that of the page after the last change of what will run. So only a reader
+of all pages gets it. A decision names it as ``seen`` if the preview does not show the whole change.
 """
 
 import hashlib
@@ -92,8 +92,8 @@ def _changes(call: StoredCall) -> Sequence[Mapping[str, Any]]:
 
 
 def _position(changes: Sequence[Mapping[str, Any]], start: int) -> str:
-    """Return the position of a page that begins at ``start``. It is made of what the pages before it show: scopes are public, so a
-    position that is only a number could be written without having read them."""
+    """Return the position of a page that begins at ``start``. It is made of what the pages before it show: scopes are public, so
+    a position that is only a number could be written without having read them."""
     return f"{start}.{hashlib.sha256(dump_canonical(changes[:start])).hexdigest()}"
 
 

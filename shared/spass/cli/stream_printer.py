@@ -119,12 +119,13 @@ def _note_call(tool: str, arguments: object) -> None:
 
 
 def _note_approval(approval: Mapping[str, Any]) -> None:
-    """Write all that ``approval`` shows of the call that waits, and how it is decided. Nothing of it is cut: a person approves it."""
+    """Write all that ``approval`` shows of the call that waits, and how it is decided. Nothing of it is cut."""
     path, preview, arguments = f"/a1/approvals/{approval.get('id')}", approval.get("preview"), approval.get("arguments")
     diffs = _diffs(approval.get("rich"))
     _note_diffs(diffs, None)
     unread = ""
-    if isinstance(preview, Mapping) and preview.get("complete") is False or any(diff.get("truncated") for diff in diffs):
+    is_cut = isinstance(preview, Mapping) and preview.get("complete") is False
+    if is_cut or any(diff.get("truncated") for diff in diffs):
         unread = f"; the preview is cut, so read GET {path}/changes to its end first"
     elif not diffs:
         shown = {name: value for name, value in (("preview", preview), ("arguments", arguments)) if value is not None}

@@ -49,7 +49,7 @@ async def stream_message(exchange: Exchange, agent: ManagedAgentId, content: str
 
 
 def _error_for_sender(error: SpassError, agent: ManagedAgentId) -> SpassError:
-    """Return the error of a run that failed before its first chunk. An engine that takes no connection is as one without a key."""
+    """Return the error of a run that failed before its first chunk. No connection counts as no backend."""
     if not isinstance(error, UpstreamUnreachable):
         return error
     return NoBackendAvailable(
