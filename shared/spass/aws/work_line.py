@@ -13,7 +13,7 @@ Names make each step safe to repeat: a place is taken and given back once. Sendi
 that gets a message twice finds its work begun or over.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -98,6 +98,16 @@ class WorkLine:
             item = await self._discard(kind, name)
         if item is not None and "waits" in item:
             await self._send_waiting(kind, item["waits"], is_repair=is_repeated)
+
+    async def forget_others(self, kind: WorkKind, tenants: Collection[TenantId]) -> None:
+        """Remove the places of tenants that are not among ``tenants``, whose messages no worker executes.
+
+        Raises:
+            StorageUnavailable: the table does not answer.
+        """
+        for item in await self.shared.query(keys.work_partition(kind)):
+            if (tenant := TenantId(str(item["sk"]))) not in tenants:
+                await self.shared.write(Delete(keys.work_places(kind, tenant)))
 
     async def repair(self, kind: WorkKind, is_over: Callable[[str], Awaitable[bool]]) -> None:
         """Give back the places of work that ``is_over``, whose workers died before they did it. Send what waits, as far as there
