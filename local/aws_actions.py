@@ -1,4 +1,7 @@
-"""The services and actions of the emulated AWS that the gateway, its start and its operator use. The front refuses all others."""
+"""The services and actions of the emulated AWS that the gateway, its start and its operator use. The front refuses all others.
+
+CloudFormation takes any template, so the holder of the key can create resources of other kinds too.
+"""
 
 import re
 from collections.abc import Mapping

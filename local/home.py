@@ -6,7 +6,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -15,6 +15,7 @@ from local.signatures import AccessKey
 
 _WAIT_SECONDS: Final = 30.0
 ROOT: Final = Path(__file__).resolve().parent.parent
+_DEFAULT: Final = ROOT / ".local"
 
 
 class LocalError(Exception):
@@ -69,16 +70,15 @@ class Home:
         """Lock the folder for this process. Yield the lock's file descriptor, which children that write there must keep open.
 
         Two gateways in one folder would overwrite each other's state. Wait for the children of a killed gateway.
-        The folder becomes readable by its user only.
+        Folders that this makes are readable by their user only.
 
         Raises:
             LocalError: another gateway has the lock, or another user may change the folder.
         """
         self.path.mkdir(0o700, parents=True, exist_ok=True)
         _check_writers(self.path)
-        self.logs.mkdir(exist_ok=True)
-        with suppress(PermissionError):  # the folder belongs to another user, such as a mounted one of a container
-            self.path.chmod(0o700)
+        for folder in self._folders:
+            folder.mkdir(0o700, exist_ok=True)
         with (self.path / "lock").open("a+") as lock:
             deadline = time.monotonic() + _WAIT_SECONDS
             while not _try_lock(lock):
@@ -102,7 +102,7 @@ class Home:
 
         The emulator saves its tables when it stops. After a kill, they are as they were at its start.
         """
-        notes = [*self._move_damaged_files()]
+        notes = [*self._restrict_folders(), *self._move_damaged_files()]
         saved = max((file.stat().st_mtime for file in self.emulator_state.glob("*.json")), default=0.0)
         if self._mark.exists() and self._mark.stat().st_mtime > saved:
             notes.append("The last run was killed before it could save its tables: they are as they were when it started.")
@@ -118,13 +118,27 @@ class Home:
         """Record the time of this start. From now on, the emulator has unsaved state."""
         self._mark.touch()
 
+    @property
+    def _folders(self) -> tuple[Path, ...]:
+        return self.logs, self.emulator_state, self.objects
+
+    def _restrict_folders(self) -> Iterator[str]:
+        """Let only our user read the state. A folder of ``SPASS_HOME`` that existed before may have other files too, so it keeps
+        its mode: it could be ``/tmp``."""
+        own = [self.path] if self.path == _DEFAULT else []
+        for folder in filter(Path.exists, [*own, *self._folders]):
+            try:
+                folder.chmod(0o700)
+            except PermissionError:  # the folder belongs to another user, such as a mounted one of a container
+                yield f"{folder} belongs to another user and keeps its mode: other users of this machine may read the state."
+
     def _move_damaged_files(self) -> Iterator[str]:
         aside = self.path / f"damaged-{int(time.time())}"
         for file in sorted(self.emulator_state.glob("*.json")):
             try:
                 json.loads(file.read_bytes())
             except ValueError:
-                aside.mkdir(exist_ok=True)
+                aside.mkdir(0o700, exist_ok=True)
                 file.rename(aside / file.name)
                 yield f"{file.name} could not be read and was moved to {aside}; its data is missing now."
 
@@ -132,7 +146,7 @@ class Home:
 def home_from_environment() -> Home:
     """Return the home in ``SPASS_HOME``, by default the folder ``.local`` of the repository."""
     folder = os.environ.get("SPASS_HOME")
-    return Home(Path(folder).expanduser().resolve() if folder else ROOT / ".local")
+    return Home(Path(folder).expanduser().resolve() if folder else _DEFAULT)
 
 
 def _check_writers(folder: Path) -> None:

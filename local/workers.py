@@ -62,7 +62,7 @@ class Workers:
     def _host(self) -> str:
         return f"127.0.0.1:{self._server.server_address[1]}"
 
-    def invoked_name(self, path: str, headers: Message) -> str | None:
+    def invocation_target(self, path: str, headers: Message) -> str | None:
         """Return the worker that a request to ``path`` may invoke, or None if the emulator did not send it."""
         _, _, rest = path.partition("/")
         secret, _, name = rest.partition("/")
@@ -178,7 +178,7 @@ class _Invocation(BaseHTTPRequestHandler):
             super().handle()
 
     def do_POST(self) -> None:
-        name = self.server.workers.invoked_name(self.path, self.headers)
+        name = self.server.workers.invocation_target(self.path, self.headers)
         if name is None:
             self.close_connection = True
             self._answer(403, {"errorType": "AccessDenied"})

@@ -106,13 +106,20 @@ async def _wait_for_first_chunk(work: EventTask[Chunk], client: Receive) -> None
 
 
 class EventStreamResponse(StreamingResponse):
-    """A stream of events. ``end`` is called after it, also if the client has left before."""
+    """A stream of events. ``end`` is called after it, also if the client has left before. If the server stops, ``stop`` is called
+    instead. It must return soon."""
 
     def __init__(
-        self, events: AsyncIterator[bytes], end: Callable[[], Awaitable[None]], headers: Mapping[str, str] | None = None
+        self,
+        events: AsyncIterator[bytes],
+        end: Callable[[], Awaitable[None]],
+        headers: Mapping[str, str] | None = None,
+        *,
+        stop: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__(events, media_type=MEDIA_TYPE, headers={**STREAM_HEADERS, **(headers or {})})
         self._end = end
+        self._stop = stop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_stopped = False
@@ -123,6 +130,8 @@ class EventStreamResponse(StreamingResponse):
         finally:
             if not is_stopped:
                 await self._end()
+            elif self._stop is not None:
+                await asyncio.shield(asyncio.ensure_future(self._stop()))
 
 
 def render_events(

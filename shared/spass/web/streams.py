@@ -158,7 +158,8 @@ async def answer_followed(
         stream.cancel()
         await place.aclose()
 
-    return EventStreamResponse(_encode(exchange, stream, lambda _, item: _encode_frame(*item), style), stop_reading, headers)
+    events = _encode(exchange, stream, lambda _, item: _encode_frame(*item), style)
+    return EventStreamResponse(events, stop_reading, headers, stop=stop_reading)
 
 
 async def follow(request: Request, exchange: Exchange, agent: AgentName, message_id: str) -> Response:

@@ -14,6 +14,35 @@ def test_two_gateways_cannot_share_a_home(tmp_path: Path) -> None:
         pass
 
 
+def test_a_folder_that_existed_keeps_its_mode_and_the_state_in_it_is_private(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "aws").mkdir(0o755)
+    home = Home(tmp_path)
+    with home.lock():
+        assert home.check_last_run() == []
+    assert tmp_path.stat().st_mode & 0o7777 == 0o755
+    assert {folder.name: folder.stat().st_mode & 0o777 for folder in tmp_path.iterdir() if folder.is_dir()} == {
+        "aws": 0o700,
+        "logs": 0o700,
+        "s3": 0o700,
+    }
+
+
+def test_a_folder_that_a_start_makes_is_private(tmp_path: Path) -> None:
+    with Home(tmp_path / "made").lock():
+        assert (tmp_path / "made").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_cannot_be_made_private_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    with Home(tmp_path).lock():
+        monkeypatch.setattr(Path, "chmod", refuse)
+        notes = Home(tmp_path).check_last_run()
+    assert [note.partition(" ")[0] for note in notes] == [str(tmp_path / name) for name in ("logs", "aws", "s3")]
+
+
 def test_the_lock_is_released_when_its_context_ends(tmp_path: Path) -> None:
     for _ in range(2):
         with Home(tmp_path).lock():

@@ -152,7 +152,7 @@ async def test_a_bug_while_a_stream_is_followed_ends_it_with_an_error_event() ->
 @pytest.mark.anyio
 @pytest.mark.parametrize("stops", [False, True])
 async def test_a_stream_waits_for_its_work_unless_the_server_stops(stops: bool) -> None:
-    has_begun, has_waited = asyncio.Event(), asyncio.Event()
+    has_begun, has_waited, has_released = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def never() -> AsyncIterator[bytes]:
         has_begun.set()
@@ -162,6 +162,9 @@ async def test_a_stream_waits_for_its_work_unless_the_server_stops(stops: bool) 
     async def end() -> None:
         has_waited.set()
 
+    async def stop() -> None:
+        has_released.set()
+
     async def receive() -> Message:
         await has_begun.wait()
         if stops:
@@ -170,12 +173,13 @@ async def test_a_stream_waits_for_its_work_unless_the_server_stops(stops: bool) 
 
     async def send(_: Message) -> None: ...
 
-    answering = asyncio.ensure_future(EventStreamResponse(never(), end)({"type": "http"}, receive, send))
+    answering = asyncio.ensure_future(EventStreamResponse(never(), end, stop=stop)({"type": "http"}, receive, send))
     await has_begun.wait()
     if stops:
         answering.cancel()
     await answering
     assert has_waited.is_set() is not stops
+    assert has_released.is_set() is stops
 
 
 @pytest.mark.anyio

@@ -54,14 +54,13 @@ class OpenAiCalls:
         text = piece.function.text
         if (held := self._held.get(index)) is not None:
             held.add_name(piece.function.name or "")
-            held.has_arguments |= bool(text)
         if not text:
             return []
         arguments = self._texts.arguments(index, text)
-        begun = self._release(index) if held is not None else []
-        if begun and begun[-1].index == index:
-            return [*begun[:-1], replace(begun[-1], arguments=arguments)]
-        return [*begun, ToolCallDelta(index, arguments=arguments)]
+        if held is None:
+            return [ToolCallDelta(index, arguments=arguments)]
+        held.arguments.append(arguments)
+        return self._release(index)
 
     def finish(self) -> list[ToolCallDelta]:
         """Return the calls that are held, without those whose names have not arrived."""
@@ -87,10 +86,11 @@ class OpenAiCalls:
             if (known := self._numbers.get((provider_index, piece.id))) is not None:
                 return known
             held = self._held.get(latest)
-            if held is not None and not held.has_arguments and not (held.name_pieces and piece.function.name):
+            if held is not None and not held.arguments and not held.name_pieces:
                 self._extend_id(provider_index, held, piece.id)
                 return latest
-        # A new id starts a new call, even at the index of an earlier call: some servers give every call the index 0.
+        # A new id starts a new call, even at the index of an earlier call: some servers give every call the index 0, and a call
+        # without parameters may have no arguments. Only an id without a name is extended.
         index, self._count = self._count, self._count + 1
         self._held[index] = beginning = _Beginning(piece.id or "")
         self._numbers[provider_index, beginning.id] = self._latest[provider_index] = index
@@ -103,25 +103,27 @@ class OpenAiCalls:
             self._numbers[provider_index, held.id] = index
 
     def _release(self, last: int) -> list[ToolCallDelta]:
-        """Return the calls up to number ``last`` that are held, as far as their names are known."""
+        """Return the calls up to number ``last`` that are held, and those behind them whose arguments wait, as far as the names
+        are known."""
         released: list[ToolCallDelta] = []
         while self._held:
             index, held = next(iter(self._held.items()))
-            if index > last or not held.name_pieces:
+            if not held.name_pieces or (index > last and not held.arguments):
                 break
             del self._held[index]
             call_id, name = join_surrogates(held.id or new_id("call")), join_surrogates("".join(held.name_pieces))
-            released.append(ToolCallDelta(index, call_id, name))
+            begun = ToolCallDelta(index, call_id, name)
+            released.append(replace(begun, arguments="".join(held.arguments)) if held.arguments else begun)
         return released
 
 
 class _Beginning:
-    """The id and the name of a call, as far as they have arrived."""
+    """The id, the name and the arguments of a call that is held, as far as they have arrived."""
 
     def __init__(self, call_id: str) -> None:
         self.id = call_id
         self.name_pieces: list[str] = []
-        self.has_arguments = False
+        self.arguments: list[str] = []
         self._name_length = 0
 
     def add_name(self, piece: str) -> None:

@@ -354,8 +354,8 @@ async def test_names_in_pieces_belong_to_their_calls() -> None:
 
 async def test_an_id_in_pieces_is_joined() -> None:
     stream = sse(
-        chunk(tool_calls=[piece(0, "", "call_", "one")]),
-        chunk(tool_calls=[piece(0, "", "7")]),
+        chunk(tool_calls=[piece(0, "", "call_")]),
+        chunk(tool_calls=[piece(0, "", "7", "one")]),
         chunk(tool_calls=[piece(0, "{", "call_7")]),
         chunk(tool_calls=[piece(0, "}")]),
         chunk(tool_calls=[piece(1, "", "call_")]),
@@ -364,6 +364,43 @@ async def test_an_id_in_pieces_is_joined() -> None:
     )
     reply = await reply_of(provider_at(Upstream(text(stream))), request(stream=True))
     assert reply.message.tool_calls == (ToolCall("call_7", "one", "{}"), ToolCall("call_8", "two", "{}"))
+
+
+async def test_a_new_id_begins_a_call_although_the_call_before_has_no_arguments() -> None:
+    stream = sse(
+        chunk(tool_calls=[piece(0, "", "a", "now")]),
+        chunk(tool_calls=[piece(0, "", "b")]),
+        chunk(tool_calls=[piece(0, "", None, "sum")]),
+        chunk(tool_calls=[piece(0, "{}")]),
+        chunk("tool_calls"),
+    )
+    reply = await reply_of(provider_at(Upstream(text(stream))), request(stream=True))
+    assert reply.message.tool_calls == (ToolCall("a", "now", ""), ToolCall("b", "sum", "{}"))
+
+
+async def test_an_id_with_arguments_does_not_extend_that_of_the_call_before() -> None:
+    stream = sse(
+        chunk(tool_calls=[piece(0, "", "a", "now")]), chunk(tool_calls=[piece(0, '{"x"', "b")]),
+        chunk(tool_calls=[piece(0, ":1}", "b", "sum")]), chunk("tool_calls"),
+    )  # fmt: skip
+    reply = await reply_of(provider_at(Upstream(text(stream))), request(stream=True))
+    assert reply.message.tool_calls == (ToolCall("a", "now", ""), ToolCall("b", "sum", '{"x":1}'))
+
+
+async def test_arguments_never_precede_their_call() -> None:
+    stream = sse(
+        chunk(tool_calls=[piece(0, "", "a")]),
+        chunk(tool_calls=[piece(1, '{"x"', "b", "sum")]),
+        chunk(tool_calls=[piece(0, "{}", None, "now")]),
+        chunk(tool_calls=[piece(1, ":1}")]),
+        chunk("tool_calls"),
+    )
+    deltas = await deltas_of(provider_at(Upstream(text(stream))), request(stream=True))
+    assert [(call.index, call.name, call.arguments) for delta in deltas for call in delta.tool_calls] == [
+        (0, "now", "{}"),
+        (1, "sum", '{"x"'),
+        (1, None, ":1}"),
+    ]
 
 
 async def test_calls_without_id_or_index_get_one() -> None:
