@@ -7,7 +7,7 @@ from typing import Final
 from aws_cdk import App, Tags, Validations
 from cdk_nag import AwsSolutionsChecks
 
-from infra.config_files import has_tenants
+from infra.config_files import has_tenant_with_token
 from infra.environments import Environment
 from infra.stacks.api import ApiStack
 from infra.stacks.data import DataStack
@@ -17,20 +17,20 @@ _FEATURES: Final = {"@aws-cdk/aws-lambda:recognizeLayerVersion": True}
 
 
 class TenantMissing(Exception):
-    """An environment needs a tenant, and the operator's file has none."""
+    """An environment needs a tenant, and the operator's file has none with a token."""
 
 
 def require_tenant(environments: Iterable[Environment], gateway: Path) -> None:
-    """Check that the file ``gateway`` has a tenant if one of these environments needs one.
+    """Check that the file ``gateway`` has a tenant with a token if one of these environments needs one.
 
     Raises:
         TenantMissing: it has none.
     """
     needing = [environment.name for environment in environments if environment.needs_tenant]
-    if needing and not has_tenants(gateway):
+    if needing and not has_tenant_with_token(gateway):
         raise TenantMissing(
-            f"{gateway} has no tenant, so a gateway in {', '.join(needing)} would refuse every request. Write one under tenants, "
-            "with the SHA-256 of its token, or synthesise another environment: make synth ARGS='-c env=dev'"
+            f"{gateway} has no tenant with a token, so a gateway in {', '.join(needing)} would refuse every request. Write one "
+            "under tenants, with the SHA-256 of its token, or synthesise another environment: make synth ARGS='-c env=dev'"
         )
 
 

@@ -28,9 +28,9 @@ def agents_folder() -> Path:
     return Path(os.environ.get("SPASS_AGENTS") or ROOT / "agents").resolve()
 
 
-def has_tenants(gateway: Path) -> bool:
-    """Return whether ``gateway.yaml`` names a tenant."""
-    return bool(_read(gateway).get("tenants"))
+def has_tenant_with_token(gateway: Path) -> bool:
+    """Return whether a tenant in ``gateway.yaml`` has a token. No other tenant can send a request."""
+    return any(tenant.get("tokens") for tenant in _read(gateway).get("tenants") or ())
 
 
 class BedrockModel(NamedTuple):

@@ -37,7 +37,7 @@ class Environment:
     ``metrics``: CloudWatch reads metrics from the lines of telemetry. It bills each for the hours in which it gets values, up
     to 30 cents a month (docs/operations.md has their number), so only prod has them.
     ``audit_archive_days``: how long the bucket keeps the line of a call in the audit archive; None archives nothing.
-    ``needs_tenant``: do not synthesise without a tenant in ``gateway.yaml``: the gateway would refuse every request.
+    ``needs_tenant``: do not synthesise without a tenant with a token in ``gateway.yaml``: the gateway would refuse every request.
     """
 
     name: str
@@ -60,6 +60,13 @@ class Environment:
     metrics: bool = False
     audit_archive_days: int | None = None
     needs_tenant: bool = False
+
+    def __post_init__(self) -> None:
+        if self.followers is not None and self.followers < 2:
+            raise ValueError(
+                f"followers={self.followers} of the environment {self.name} leaves one of the two functions that read streams no "
+                "concurrency, and Lambda would refuse each of its calls. Write 2 or more, or None for no limit."
+            )
 
     def followers_of(self, module: str) -> int | None:
         """Return the concurrency that is reserved for the function of ``module``, or None if it does not read streams."""

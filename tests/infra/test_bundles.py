@@ -153,18 +153,38 @@ def test_synthesis_without_the_right_interpreter_fails_with_advice(
 def _with_tenant(folder: Path) -> Path:
     """Write the shipped file with a tenant, and return its path."""
     file = folder / "operators.yaml"
-    file.write_text((ROOT / "gateway.yaml").read_text().partition("\ntenants:")[0] + "\ntenants: [{id: acme}]\n")
+    file.write_text(
+        (ROOT / "gateway.yaml").read_text().partition("\ntenants:")[0]
+        + "\ntenants: [{id: acme, tokens: [{id: t, sha256: "
+        + "0" * 64
+        + "}]}]\n"
+    )
     return file
 
 
 def test_prod_is_not_synthesised_without_a_tenant(tmp_path: Path) -> None:
-    reason = r"gateway\.yaml has no tenant, so a gateway in prod would refuse every request\. .* make synth ARGS='-c env=dev'"
+    reason = (
+        r"gateway\.yaml has no tenant with a token, so a gateway in prod would refuse every request\. "
+        r".* make synth ARGS='-c env=dev'"
+    )
     with pytest.raises(SystemExit, match=reason):
         runpy.run_path(str(ROOT / "app.py"), run_name="__main__")
     with pytest.raises(TenantMissing, match=reason):
         require_tenant([PROD], ROOT / "gateway.yaml")
+    without_token = tmp_path / "without_token.yaml"
+    without_token.write_text("tenants: [{id: acme}]\n")
+    with pytest.raises(TenantMissing, match=r"without_token\.yaml has no tenant with a token"):
+        require_tenant([PROD], without_token)
     require_tenant([DEV, STAGING], ROOT / "gateway.yaml")
     require_tenant(ENVIRONMENTS.values(), _with_tenant(tmp_path))
+
+
+@pytest.mark.parametrize("followers", [0, 1])
+def test_followers_that_leave_a_function_no_concurrency_are_refused(followers: int) -> None:
+    with pytest.raises(ValueError, match=f"followers={followers} of the environment dev .* Write 2 or more"):
+        replace(DEV, followers=followers)
+    shared = replace(DEV, followers=2)
+    assert (shared.followers_of("streams.get"), shared.followers_of("managed.run_stream")) == (1, 1)
 
 
 def test_byte_code_is_omitted_only_on_request(no_other_python: Path, tmp_path: Path) -> None:
