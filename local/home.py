@@ -124,7 +124,7 @@ class Home:
 
     def _restrict_folders(self) -> Iterator[str]:
         """Let only our user read the state. A folder of ``SPASS_HOME`` that existed before may have other files too, so it keeps
-        its mode: it could be ``/tmp``."""
+        its mode: it could be the user's home."""
         own = [self.path] if self.path == _DEFAULT else []
         for folder in filter(Path.exists, [*own, *self._folders]):
             try:

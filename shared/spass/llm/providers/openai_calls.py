@@ -56,10 +56,10 @@ class OpenAiCalls:
             held.add_name(piece.function.name or "")
         if not text:
             return []
-        arguments = self._texts.arguments(index, text)
+        delta = ToolCallDelta(index, arguments=self._texts.arguments(index, text))
         if held is None:
-            return [ToolCallDelta(index, arguments=arguments)]
-        held.arguments.append(arguments)
+            return [delta]
+        held.deltas.append(delta)
         return self._release(index)
 
     def finish(self) -> list[ToolCallDelta]:
@@ -86,7 +86,7 @@ class OpenAiCalls:
             if (known := self._numbers.get((provider_index, piece.id))) is not None:
                 return known
             held = self._held.get(latest)
-            if held is not None and not held.arguments and not held.name_pieces:
+            if held is not None and not held.deltas and not held.name_pieces:
                 self._extend_id(provider_index, held, piece.id)
                 return latest
         # A new id starts a new call, even at the index of an earlier call: some servers give every call the index 0, and a call
@@ -108,12 +108,12 @@ class OpenAiCalls:
         released: list[ToolCallDelta] = []
         while self._held:
             index, held = next(iter(self._held.items()))
-            if not held.name_pieces or (index > last and not held.arguments):
+            if not held.name_pieces or (index > last and not held.deltas):
                 break
             del self._held[index]
             call_id, name = join_surrogates(held.id or new_id("call")), join_surrogates("".join(held.name_pieces))
-            begun = ToolCallDelta(index, call_id, name)
-            released.append(replace(begun, arguments="".join(held.arguments)) if held.arguments else begun)
+            first, *others = held.deltas or [ToolCallDelta(index)]
+            released += [replace(first, id=call_id, name=name), *others]
         return released
 
 
@@ -123,7 +123,7 @@ class _Beginning:
     def __init__(self, call_id: str) -> None:
         self.id = call_id
         self.name_pieces: list[str] = []
-        self.arguments: list[str] = []
+        self.deltas: list[ToolCallDelta] = []  # of the arguments
         self._name_length = 0
 
     def add_name(self, piece: str) -> None:
