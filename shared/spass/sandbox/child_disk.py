@@ -100,7 +100,8 @@ class ChildDisk:
         if len(text) >= _MAX_LIST:
             return _MAX_REMOVED + 1  # no program of one thread has so many mappings
         beginning = os.fsencode(self.folder) + b"/"
-        removed = (line.split(None, 5) for line in bytes(text).splitlines() if line.endswith(_REMOVED))
+        # The kernel escapes a line feed in a file's name, and no other character that ends a line elsewhere.
+        removed = (line.split(None, 5) for line in bytes(text).split(b"\n") if line.endswith(_REMOVED))
         return len({(device, number) for _, _, _, device, number, path in removed if path.startswith(beginning)})
 
     def _count_open(self) -> int:

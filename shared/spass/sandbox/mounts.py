@@ -193,7 +193,7 @@ def _check_roots(path: PurePosixPath, given: str, allow_list: AllowList, *, want
 def mounted_below(path: str) -> str | None:
     """Return a folder below ``path`` at which another file system is mounted: a read-only mount does not include it."""
     try:
-        lines = _MOUNT_TABLE.read_text("utf-8", "surrogateescape").splitlines()
+        lines = _MOUNT_TABLE.read_bytes().decode("utf-8", "surrogateescape").removesuffix("\n").split("\n")
     except OSError:
         return None  # not Linux: the runtime's own machine has no mounts of ours
     points = (_ESCAPE.sub(lambda match: chr(int(match[1], 8)), line.split(" ")[4]) for line in lines)

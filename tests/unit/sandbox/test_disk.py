@@ -59,6 +59,12 @@ for number in range(5):
 while True:
     pass
 """
+MAPPED_WITH_LINE_ENDS = f"""{HIDING}
+for number in range(5):
+    hide(f"x{{number}}\\r1 2 3 4 5 z")
+while True:
+    pass
+"""
 HIDDEN = f"{HIDING}hide('hidden')\nwhile True: pass"
 UNREADABLE = """
 import os
@@ -180,7 +186,13 @@ async def test_a_child_that_writes_too_much_is_stopped(tmp_path: Path, code: str
 
 
 def test_a_child_that_hides_its_files_is_stopped_for_every_user(tmp_path: Path) -> None:
-    codes = {"unreadable": UNREADABLE, "deep": DEEP, "mapped": MAPPED, "many files": MANY_FILES}
+    codes = {
+        "unreadable": UNREADABLE,
+        "deep": DEEP,
+        "mapped": MAPPED,
+        "line ends": MAPPED_WITH_LINE_ENDS,
+        "many files": MANY_FILES,
+    }
     command = [sys.executable, "-c", AS_ORDINARY_USER, str(tmp_path)]
     done = subprocess.run(command, input=json.dumps(codes), capture_output=True, text=True, check=True)
     faults = {
@@ -190,6 +202,7 @@ def test_a_child_that_hides_its_files_is_stopped_for_every_user(tmp_path: Path) 
         "unreadable": "made a folder whose files cannot be counted",
         "deep": "made a folder whose files cannot be counted",
         "mapped": "mapped more than 4 files that it had removed",
+        "line ends": "mapped more than 4 files that it had removed",
         "many files": "wrote too many files",
     }
     assert left_in(tmp_path) == []
