@@ -15,7 +15,8 @@ _MIN_FREE: Final = 2**30
 _BLOCK: Final = 512
 _LIST: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | getattr(os, "O_NOATIME", 0)
 """Without O_NOATIME a child would see in a folder's time that it was listed, and could move its files there just then."""
-_HIDING: Final = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
+_REMOVED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+"""Errors of a folder that is not there any more, or that a file or a link has replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def measure_folder(folder: Path, max_files: int) -> DiskUse:
                 if is_folder:
                     pending.append(path)
         except OSError as error:
-            if error.errno in _HIDING:
+            if error.errno not in _REMOVED:
                 return DiskUse(size, "made a folder whose files cannot be counted")
     return DiskUse(size)
 

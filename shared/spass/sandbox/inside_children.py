@@ -113,5 +113,6 @@ class InsideChildren:
         if child is not None:
             seconds = child.cpu_seconds()
             child.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        with suppress(RecursionError):  # the folder may be deep; it ends with the container
+            shutil.rmtree(self._folder, ignore_errors=True)
         self._report({"type": "Ended", "fault": fault, "seconds": seconds})

@@ -19,10 +19,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _PRIVATE: Final = 0o700
-_MAX_PATH: Final = 2048
-"""Bytes of a path. The kernel's limit is 4096, with the name of an entry."""
+_MAX_PATH: Final = 512
+"""Bytes of a path. The kernel's limit is 4096, with the name of an entry, and it looks up every folder of a path each time."""
 _threads: Final = ThreadPoolExecutor(2, thread_name_prefix="scratch-folders")
 """A child can fill its folder with so many files that the event loop would wait for seconds."""
+_removals: Final = ThreadPoolExecutor(1, thread_name_prefix="scratch-removals")
+"""Removals of large folders must not delay the starts and the measurements of other tenants' children."""
 
 
 @asynccontextmanager
@@ -47,7 +49,7 @@ async def scratch_folder(prefix: str, temporary: Path | None = None) -> AsyncIte
         yield folder
     finally:
         try:
-            await run_shielded(loop.run_in_executor(_threads, _remove_if_possible, folder))
+            await run_shielded(loop.run_in_executor(_removals, _remove_if_possible, folder))
         finally:
             os.close(lock)
 
