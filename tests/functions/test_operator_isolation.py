@@ -63,6 +63,7 @@ class Expected:
     """What one operator holds: the texts of its conversation, its notes by key, and what it left as its state."""
 
     session: str
+    is_session_deleted: bool = False
     inputs: list[str] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
     state: str = ""
@@ -120,7 +121,7 @@ class World:
             assert {*found} <= {*held.notes.values()}
         elif does == "note":
             held.notes[key] = text
-        held.session, held.state = session, text
+        held.session, held.state, held.is_session_deleted = session, text, False
         held.inputs.append(text)
         self.counts[does] += 1
 
@@ -130,7 +131,8 @@ class World:
         if held is None:
             assert reply.code == "operator_not_found"
             return
-        assert (reply.json["session_id"], reply.json["notes"]) == (held.session, len(held.notes))
+        session = None if held.is_session_deleted else held.session
+        assert (reply.json["session_id"], reply.json["notes"]) == (session, len(held.notes))
         assert held.state in str(reply.json["state"])
 
     def list_notes(self, owner: Owner) -> None:
@@ -178,6 +180,7 @@ class World:
         reply = self.send(owner, "DELETE", f"/a1/agents/operative/sessions/{held.session}")
         assert reply.json == {"deleted": True}
         held.inputs.clear()
+        held.is_session_deleted = True
         self.counts["deleted session"] += 1
 
 

@@ -88,6 +88,7 @@ def test_paths_that_one_tree_cannot_have_are_refused_in_any_order(gateway: Gatew
             assert (site.read(first), site.json()["version"]) == (b"1", 1)
 
 
-@pytest.mark.parametrize("query", ["path=%ff", "path=a%c3", "path=%ED%A0%80", "path=a&x=%fe"])
+@pytest.mark.parametrize("query", ["path=%ff", "path=a%c3", "path=%ED%A0%80"])
 def test_a_long_route_refuses_a_query_that_is_not_utf_8(site: WorkspaceClient, query: str) -> None:
     assert site.send("GET", f"/file?{query}").code == "invalid_path"
+    assert site.send("GET", "/file?path=a&x=%fe").code == "invalid_request", "the route takes no x"

@@ -377,7 +377,7 @@ def test_a_long_reply_that_looks_like_calls_costs_little_time() -> None:
     for reply in replies:
         assert outcome([reply])[0] == reply
         assert outcome([reply[at : at + 10] for at in range(0, len(reply), 10)])[0] == reply
-    assert time.process_time() - started < 3
+    assert time.process_time() - started < 6
 
 
 def test_quotes_in_arguments_that_have_no_end_cost_little_time() -> None:
