@@ -6,7 +6,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -76,6 +76,9 @@ class Home:
             LocalError: another gateway has the lock, or another user may change the folder.
         """
         self.path.mkdir(0o700, parents=True, exist_ok=True)
+        if self.path == _DEFAULT:  # an earlier release made it with the modes of this user's umask
+            with suppress(PermissionError):
+                self.path.chmod(0o700)
         _check_writers(self.path)
         for folder in self._folders:
             folder.mkdir(0o700, exist_ok=True)

@@ -14,6 +14,13 @@ def test_two_gateways_cannot_share_a_home(tmp_path: Path) -> None:
         pass
 
 
+def test_the_default_folder_of_an_earlier_release_becomes_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o775)  # the umask of many systems lets the group write
+    monkeypatch.setattr("local.home._DEFAULT", tmp_path)
+    with Home(tmp_path).lock():
+        assert tmp_path.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_folder_that_existed_keeps_its_mode_and_the_state_in_it_is_private(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "aws").mkdir(0o755)
