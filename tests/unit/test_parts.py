@@ -1,0 +1,20 @@
+"""Tests of the division of the tests into parts."""
+
+from tests.__main__ import divide, files_with_tests, recorded_durations
+
+
+def test_every_file_is_in_one_part() -> None:
+    files = files_with_tests()
+    parts = divide(files, recorded_durations(), 4)
+    assert sorted(file for part in parts for file in part) == files
+
+
+def test_parts_take_about_the_same_time() -> None:
+    durations = {f"test_{number}.py": float(number) for number in range(1, 101)}
+    parts = divide([*durations], durations, 4)
+    totals = [sum(durations[file] for file in part) for part in parts]
+    assert max(totals) < 1.02 * min(totals)
+
+
+def test_there_are_no_more_parts_than_files() -> None:
+    assert divide(["test_a.py", "test_b.py"], {}, 4) == [["test_a.py"], ["test_b.py"]]
