@@ -1,6 +1,8 @@
 """The laptop's app, which has all routes, and its HTTP server."""
 
+import asyncio
 import importlib
+import socket
 from types import FrameType
 from typing import Final
 
@@ -21,6 +23,7 @@ from spass.web.errors import error_response
 from spass.web.services import Services
 
 _DRAIN_SECONDS: Final = 5
+_CLEANUP_SECONDS: Final = 10
 _MAX_HEAD_BYTES: Final = 65_536
 
 
@@ -66,7 +69,13 @@ def server(app: ASGIApp) -> uvicorn.Server:
 
 
 class _Server(uvicorn.Server):
-    """A server that ignores a second Ctrl-C, which would interrupt the app while it closes. A stop takes seconds."""
+    """A server that ignores a second Ctrl-C, which would interrupt the app while it closes. A stop takes seconds. It waits until
+    the requests that it cancels have cleaned up, because the end of the event loop would cancel them a second time."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        if tasks := self.server_state.tasks:
+            await asyncio.wait(tasks, timeout=_CLEANUP_SECONDS)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if not self.should_exit:

@@ -1,5 +1,6 @@
 """Add the request id to each answer, answer every failure, and write one log line per request. This is the outermost layer."""
 
+import asyncio
 import re
 import time
 from typing import Final
@@ -8,7 +9,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spass.aws.log import failure_line, write_line
-from spass.core.errors import InternalError, RouteNotFound, internal_error
+from spass.core.errors import GATEWAY_STOPPED, InternalError, RouteNotFound, internal_error
 from spass.core.messages import Json
 from spass.core.time import now
 from spass.web.errors import error_response, route_not_found
@@ -52,6 +53,10 @@ class EdgeMiddleware:
                 await self._app(scope, receive, sender.send)
         except ClientDisconnect:
             sender.status = CLIENT_CLOSED_REQUEST
+        except asyncio.CancelledError:  # the server stops; the work has cleaned up
+            exchange.error = GATEWAY_STOPPED.code
+            if not sender.status:
+                await error_response(GATEWAY_STOPPED, exchange.request_id)(scope, receive, sender.send)
         except Exception as error:  # noqa: BLE001 (the edge: every failure gets an answer and a line in the log)
             exchange.error = InternalError.code
             write_line(failure_line(error, exchange.request_id))

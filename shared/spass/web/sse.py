@@ -131,7 +131,7 @@ class EventStreamResponse(StreamingResponse):
             if not is_stopped:
                 await self._end()
             elif self._stop is not None:
-                await asyncio.shield(asyncio.ensure_future(self._stop()))
+                await self._stop()
 
 
 def render_events(

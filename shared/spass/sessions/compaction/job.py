@@ -211,5 +211,7 @@ async def fail_job(store: TenantStore, job: Job, failure: JobFailure, at: float,
 
 
 _ERRORS: Final[Mapping[str, type[SpassError]]] = {
-    kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SpassError) and kind.code
+    kind.code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, SpassError) and vars(kind).get("code")  # a refinement shares its parent's
 }

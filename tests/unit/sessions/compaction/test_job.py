@@ -11,7 +11,7 @@ from spass.aws.attributes import Item, attribute_of, item_of
 from spass.aws.idempotency import RequestHashes
 from spass.core import errors
 from spass.core.cost import Cost, CostSource
-from spass.core.errors import IdempotencyKeyReused, SpassError
+from spass.core.errors import IdempotencyKeyReused, SpassError, UpstreamError, UpstreamUnreachable
 from spass.core.ids import AgentName, JobId, RequestId, SessionId, SummaryId, UserId
 from spass.core.time import timestamp
 from spass.sessions.compaction.job import Job, JobFailure, JobResult, JobStatus, Requester, decode_job
@@ -21,7 +21,10 @@ TEXT = st.text(min_size=1, max_size=20)
 COUNT = st.integers(0, 10**9)
 STAMP = st.integers(0, 4_000_000_000).map(timestamp)
 AMOUNT = st.decimals(0, 1000, places=6).map(lambda amount: amount.normalize())
-ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SpassError) and kind.code]
+ERRORS = [
+    kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SpassError) and vars(kind).get("code")
+]
+"""The leaves. A class that refines a leaf shares its code, so the record of a job cannot tell them apart."""
 
 REQUESTERS = st.builds(
     Requester,
@@ -63,6 +66,11 @@ def test_a_failure_becomes_the_error_that_caused_it(kind: type[SpassError]) -> N
     assert raised.details == {"reason": "busy", "job_id": "job_1"}
     assert raised.retry_after == 3
     assert "internal" not in raised.message
+
+
+def test_a_refined_failure_becomes_the_error_whose_code_it_shares() -> None:
+    failed = UpstreamUnreachable("The model's provider failed.")
+    assert type(JobFailure.of(failed).error(JobId("job_1"))) is UpstreamError
 
 
 def test_a_job_recognises_the_request_that_created_it() -> None:
