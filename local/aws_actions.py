@@ -1,10 +1,8 @@
-"""The services and actions of the emulated AWS that the gateway, its start and its operator use. The front refuses all others.
+"""The services and actions of the emulated AWS that the gateway, its start and its operator use. The front refuses all others."""
 
-CloudFormation takes any template, so the holder of the key can create resources of other kinds too.
-"""
-
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -14,7 +12,8 @@ _SQS: Final = (
     "ChangeMessageVisibility DeleteMessage GetQueueAttributes GetQueueUrl ListQueues ReceiveMessage SendMessage SendMessageBatch"
 )
 _STATES: Final = "DescribeExecution DescribeStateMachine GetExecutionHistory ListExecutions StartExecution StopExecution"
-_CLOUDFORMATION: Final = "CreateStack DeleteStack DescribeStackEvents DescribeStacks GetTemplate ListStackResources UpdateStack"
+_CLOUDFORMATION: Final = frozenset(["DeleteStack", "DescribeStackEvents", "DescribeStacks", "GetTemplate", "ListStackResources"])
+_WITH_TEMPLATE: Final = frozenset({"CreateStack", "UpdateStack"})
 # The actions of these services are in the header X-Amz-Target, after the prefix.
 _TARGETS: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
     "dynamodb": ("DynamoDB_20120810.", frozenset(_DYNAMODB.split())),
@@ -41,9 +40,11 @@ _OBJECT_QUERIES: Final = frozenset(f"{_LISTING} {_OBJECT}".split())
 FORM_PATH: Final = re.compile(rf"{_BUCKET}/?")
 
 
-def is_allowed(service: str, method: str, path: str, query: str, target: str | None, body: bytes | None) -> bool:
-    """Return whether the front passes this request on. ``target`` is the header X-Amz-Target. ``body`` is None if it was not
-    read, as with objects."""
+def is_allowed(
+    service: str, method: str, path: str, query: str, target: str | None, body: bytes, templates: Collection[str]
+) -> bool:
+    """Return whether the front passes this request on. ``target`` is the header X-Amz-Target. ``templates`` are the SHA-256 (hex)
+    of the templates that CloudFormation may get."""
     if service in _TARGETS:
         prefix, actions = _TARGETS[service]
         name = (target or "").removeprefix(prefix)
@@ -51,9 +52,20 @@ def is_allowed(service: str, method: str, path: str, query: str, target: str | N
     if target is not None:
         return False
     if service == "cloudformation":
-        fields = parse_qs((body or b"").decode("latin-1"))
-        return (method, path, query) == ("POST", "/", "") and " ".join(fields.get("Action", ())) in _CLOUDFORMATION.split()
+        return (method, path, query) == ("POST", "/", "") and _is_stack_action(body, templates)
     if service == "s3":
         names = parse_qs(query, keep_blank_values=True)
         return _OBJECTS.fullmatch(f"{method} {path}") is not None and names.keys() <= _OBJECT_QUERIES
     return service in _PATHS and _PATHS[service].fullmatch(f"{method} {path}") is not None
+
+
+def _is_stack_action(body: bytes, templates: Collection[str]) -> bool:
+    # Blank values count: the emulator takes the first value of a name, and a template from TemplateURL after a blank one.
+    fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True)
+    match fields.get("Action"), fields.get("TemplateBody"):
+        case [action], None:
+            return action in _CLOUDFORMATION
+        case [action], [template]:
+            return action in _WITH_TEMPLATE and hashlib.sha256(template.encode()).hexdigest() in templates
+        case _:
+            return False

@@ -2,7 +2,8 @@
 
 The front runs in the emulator's process, so that nothing but the front listens. It passes on:
 
-- requests that are signed with the access key of this start, for the services and actions that the gateway uses, and
+- requests that are signed with the access key of this start, for the services and actions that the gateway uses and with its
+  CloudFormation templates, and
 - presigned forms, also those that a page of the gateway sends.
 """
 
@@ -42,14 +43,24 @@ class Refusal(Exception):
 
 class AwsFront:
     """ASGI middleware before the emulated AWS. ``hosts`` are the values of ``Host`` that it accepts. Pages of ``origins`` may
-    send presigned forms."""
+    send presigned forms. ``templates`` are the SHA-256 (hex) of the CloudFormation templates that it passes on."""
 
-    def __init__(self, app: ASGIApp, *, key: AccessKey, hosts: Collection[str], origins: Collection[str], region: str) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        key: AccessKey,
+        hosts: Collection[str],
+        origins: Collection[str],
+        region: str,
+        templates: Collection[str],
+    ) -> None:
         self._app = app
         self._key = key
         self._hosts = frozenset(hosts)
         self._origins = frozenset(origins)
         self._region = region
+        self._templates = frozenset(templates)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -96,8 +107,8 @@ class AwsFront:
             if not hmac.compare_digest(hashlib.sha256(body).hexdigest(), declared):
                 raise BadSignature("The body is not the one that was signed.")
         target = request.headers.get("x-amz-target")
-        if not is_allowed(authorization.service, request.method, request.path, request.query, target, body):
-            raise Refusal(403, "AccessDenied", f"The gateway does not use this action of {authorization.service}.")
+        if not is_allowed(authorization.service, request.method, request.path, request.query, target, body, self._templates):
+            raise Refusal(403, "AccessDenied", f"The gateway does not make this call of {authorization.service}.")
         await self._app(scope, _replay(body, receive), _without_cors(send))
 
     async def _pass_form(self, request: SignedRequest, scope: Scope, receive: Receive, send: Send) -> None:

@@ -12,7 +12,14 @@ from local.signatures import AccessKey
 def _app() -> AwsFront:
     settings = json.loads(os.environ.pop(FRONT_VARIABLE))
     key = AccessKey(settings["key_id"], settings["secret"])
-    return AwsFront(ministack, key=key, hosts=settings["hosts"], origins=settings["origins"], region=settings["region"])
+    return AwsFront(
+        ministack,
+        key=key,
+        hosts=settings["hosts"],
+        origins=settings["origins"],
+        region=settings["region"],
+        templates=settings["templates"],
+    )
 
 
 app = _app()

@@ -1,5 +1,6 @@
 """Run the emulated AWS as a child process: ministack, behind our front. Or use that of ``AWS_ENDPOINT_URL``."""
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -89,17 +90,31 @@ def running_emulator(home: Home, lock: int, workers: Mapping[str, str], origins:
 
 
 @contextmanager
-def emulated_aws(home: Home, lock: int, workers: Mapping[str, str], key: AccessKey, origins: Sequence[str]) -> Iterator[str]:
+def emulated_aws(
+    home: Home,
+    lock: int,
+    workers: Mapping[str, str],
+    key: AccessKey,
+    origins: Sequence[str],
+    template: Path = TEMPLATE,
+) -> Iterator[str]:
     """Run ministack behind our front until the block ends. Yield its endpoint.
 
     ``workers`` maps each function's name to the URL that runs it. ``lock`` is the file descriptor of the home's lock, which
     ministack keeps open until it ends. The front accepts calls that are signed with ``key``, and presigned forms, also from the
-    pages of ``origins``.
+    pages of ``origins``. The only stack that it lets be created is that of ``template``.
     """
     port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
     hosts = [f"127.0.0.1:{port}", f"localhost:{port}"]
-    front = {"key_id": key.id, "secret": key.secret, "hosts": hosts, "origins": list(origins), "region": REGION}
+    front = {
+        "key_id": key.id,
+        "secret": key.secret,
+        "hosts": hosts,
+        "origins": list(origins),
+        "region": REGION,
+        "templates": [hashlib.sha256(text.encode()).hexdigest() for text in _template_texts(template)],
+    }
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")} | {
         **{f"{_PROXY.removesuffix('URL')}{name}": url for name, url in workers.items()},
         FRONT_VARIABLE: json.dumps(front),
@@ -151,12 +166,12 @@ def provision(template: Path = TEMPLATE, *, damaged: bool = False) -> StackOutpu
     """
     config = Config(connect_timeout=5, read_timeout=60, retries={"total_max_attempts": 2})
     client = boto3.client("cloudformation", config=config)
-    body = template.read_text()
+    body, storage = _template_texts(template)
     try:
         if _status(client) not in _COMPLETE or not _storage_exists(_stores(client)):
             _create(client, body)
         elif damaged and not _workers_exist(_stores(client)):
-            _update(client, json.dumps(_storage_only_template(json.loads(body))))
+            _update(client, storage)
             _update(client, body)
         elif client.get_template(StackName=STACK)["TemplateBody"] != json.loads(body):
             _update(client, body)
@@ -205,6 +220,12 @@ def _workers_exist(stores: StackOutputs) -> bool:
     except ClientError:
         return False
     return bool(functions.list_functions()["Functions"] and schedules and mappings)
+
+
+def _template_texts(template: Path) -> tuple[str, str]:
+    """Return the texts that ``provision`` sends: the template, and only its resources with stored data."""
+    text = template.read_text()
+    return text, json.dumps(_storage_only_template(json.loads(text)))
 
 
 def _storage_only_template(template: dict[str, Any]) -> dict[str, Any]:

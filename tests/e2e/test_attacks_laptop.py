@@ -15,6 +15,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
+from local.emulator import STACK
 from tests.e2e.conftest import Gateway
 
 EVIL: Final = "https://evil.example"
@@ -164,6 +165,19 @@ def test_the_gateways_key_cannot_create_a_function_or_change_the_bucket(gateway:
         s3.put_bucket_policy(Bucket=bucket, Policy=policy)
     with pytest.raises(ClientError, match="AccessDenied"):
         gateway.aws_client("iam").list_users()
+
+
+def test_the_gateways_key_can_create_no_other_stack(gateway: Gateway, form: Mapping[str, Any]) -> None:
+    stacks, s3 = gateway.aws_client("cloudformation"), gateway.aws_client("s3")
+    bucket = form["url"].rstrip("/").rpartition("/")[2]
+    template = json.dumps({"Resources": {"Evil": {"Type": "AWS::SNS::Topic"}}})
+    s3.put_object(Bucket=bucket, Key="evil.json", Body=template)
+    for source in ({"TemplateBody": template}, {"TemplateURL": f"{form['url'].rstrip('/')}/evil.json"}):
+        with pytest.raises(ClientError, match="AccessDenied"):
+            stacks.create_stack(StackName="evil", **source)
+        with pytest.raises(ClientError, match="AccessDenied"):
+            stacks.update_stack(StackName=STACK, **source)
+    assert [stack["StackName"] for stack in stacks.describe_stacks()["Stacks"]] == [STACK]
 
 
 def _post(form: Mapping[str, Any], *, fields: Mapping[str, str] | None = None, **headers: str) -> httpx.Response:

@@ -81,7 +81,7 @@ def emulated(home: Home, template: Path = TEMPLATE, *, ours: bool = True) -> Ite
         patch.setattr(os, "environ", os.environ.copy())
         patch.setattr(boto3, "DEFAULT_SESSION", None)
         key = new_access_key()
-        with emulated_aws(home, lock.fileno(), workers.urls if ours else {}, key, [PAGE_ORIGIN]) as endpoint:
+        with emulated_aws(home, lock.fileno(), workers.urls if ours else {}, key, [PAGE_ORIGIN], template) as endpoint:
             point_to(endpoint, key)
             stores = provision(template, damaged=home.damaged)
             if not ours:

@@ -75,7 +75,7 @@ async def post(emulator: Emulator, body: bytes, *, endless: bool = False) -> tup
 
     headers = [(b"host", HOST.encode()), (b"content-type", b"multipart/form-data; boundary=edge")]
     scope = {"type": "http", "method": "POST", "raw_path": f"/{BUCKET}".encode(), "query_string": b"", "headers": headers}
-    front = AwsFront(emulator, key=KEY, hosts=[HOST], origins=[], region="eu-central-1")
+    front = AwsFront(emulator, key=KEY, hosts=[HOST], origins=[], region="eu-central-1", templates=[])
     await front(scope, receive, send)
     return sent[0]["status"], sent[1]["body"].decode(), read
 
