@@ -118,7 +118,8 @@ function effect(decision) {
   const files = preview?.file_count ?? (preview?.files?.length ?? rich.length) + (preview?.omitted ?? 0);
   const workspace = preview?.workspace ? html` in the workspace <bdi>${visible(String(preview.workspace))}</bdi>` : "";
   const more = parts.length ? "Show more of the change" : "Read the whole change";
-  return html`<p>This changes ${count(files, "file")}${workspace}.
+  const why = preview?.why ? html` <bdi>${visible(String(preview.why))}</bdi>` : "";
+  return html`<p>This changes ${count(files, "file")}${workspace}.${why}
       ${preview?.complete === false ? html`The preview leaves out ${size(preview.omitted_bytes ?? 0)} of the diffs${preview.omitted ? ` and the names of ${count(preview.omitted, "file")}` : ""}.` : ""}</p>
     ${(parts.length ? parts.flat() : []).map(({ file, lines, isFirst }) => diffPart(file, lines, isFirst))}
     ${isRead ? "" : html`<p><button type="button" ?disabled=${isReading} @click=${() => void decision.readMore()}>${isReading ? "Loading …" : more}</button>

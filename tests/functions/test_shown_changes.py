@@ -162,7 +162,8 @@ def test_the_changes_of_another_user_are_not_found(coder: Coder) -> None:
 def test_an_edit_that_leaves_no_visible_character_waits(gateway: Gateway, content: str) -> None:
     coder = Coder(gateway, "deletes")
     coder.editor.text = content
-    assert coder.wait_for({"message": "Empty it.", "files": ["src/main.py"]})["tool"] == "aider_edit"
+    waiting = coder.wait_for({"message": "Empty it.", "files": ["src/main.py"]})
+    assert waiting["preview"]["why"] == "It leaves no visible character in 'src/main.py'."
     assert coder.file() == "print(1)\n"
 
 
@@ -179,10 +180,41 @@ def test_an_edit_that_brings_an_older_content_back_waits(gateway: Gateway, again
     assert coder.result({"message": "Change it.", "files": ["src/main.py"]})["version"] == 3
     coder.editor.text = "print(1)\n"
     waiting = coder.wait_for({"message": "Change it.", "files": ["src/main.py"]})
+    assert waiting["preview"]["why"] == "It brings an older content of 'src/main.py' back."
     assert coder.file() == "print(1)\n# edited\n"
     assert coder.decide(waiting)["status"] == "executed"
     coder.editor.text = "print(3)\n"
     assert coder.result({"message": "Change it.", "files": ["src/main.py"]})["version"] == 5
+
+
+@pytest.mark.parametrize("text", ["print(1)", "print(1)\n\n", " print( 1 )", "print(1)\u200b\n", "\ufeffprint(1)\n"])
+def test_an_older_content_with_other_blanks_or_invisible_characters_waits(gateway: Gateway, text: str) -> None:
+    coder = Coder(gateway, "deletes")
+    edit = {"message": "Change it.", "files": ["src/main.py"]}
+    assert coder.result(edit)["version"] == 3
+    coder.editor.text = text
+    assert coder.wait_for(edit)["status"] == "pending"
+    coder.editor.text = "print(1)\n# edited\n\n"
+    assert coder.result(edit)["version"] == 4, "an edit of blanks brings nothing back"
+
+
+@pytest.mark.parametrize(
+    ("gate", "message", "why"),
+    [
+        ("deletes", "/git rm src/old.py", "It removes 'src/old.py'."),
+        ("deletes", "/git rm -r src", "It removes 'src/main.py' and another file."),
+        ("deletes", "/undo", "It brings back an older version."),
+        ("aider_edit, deletes", "/git rm src/old.py", "Every call of aider_edit by this agent waits."),
+    ],
+)
+def test_the_preview_says_to_the_person_and_to_the_model_why_the_change_waits(
+    gateway: Gateway, gate: str, message: str, why: str
+) -> None:
+    coder = Coder(gateway, gate)
+    coder.put("src/old.py", b"print(2)\n")
+    files = ["src/main.py", "src/old.py"]
+    assert coder.wait_for({"message": message, "files": files})["preview"]["why"] == why
+    assert coder.result({"message": message, "files": files})["preview"]["why"] == why
 
 
 @pytest.mark.parametrize(

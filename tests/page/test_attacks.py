@@ -101,7 +101,8 @@ async ([count, isPaged]) => {{
   const file = (path) => ({{ kind: "diff", path, status: "added", added: count, removed: 0, truncated: false,
     unified: `--- /dev/null\\n+++ b/${{path}}\\n@@ -0,0 +1,${{count}} @@\\n${{lines()}}` }});
   const pages = [0, 1, 2].map((number) => ({{ changes: [file(`page-${{number}}.py`)], next_cursor: `c${{number + 1}}` }}));
-  const part = {{ workspace: "site", file_count: 7, complete: false, omitted: 3, omitted_bytes: 2048 }};
+  const why = "It removes\\u202e 'a.py'.";
+  const part = {{ workspace: "site", why, file_count: 7, complete: false, omitted: 3, omitted_bytes: 2048 }};
   const preview = isPaged ? part : {{ complete: true }};
   show({{ tool: "edit", arguments: {{}}, preview, rich: [file("a.py")] }}, [...pages, {{ changes: [], next_cursor: null }}]);
 }}
@@ -320,7 +321,7 @@ def test_a_change_that_the_preview_cuts_is_read_page_by_page(tab: Tab) -> None:
     tab.open()
     tab.page.evaluate(READER, [2, True])
     approve, main = tab.page.get_by_role("button", name="Approve"), tab.page.locator("main").last
-    expect(main).to_contain_text("This changes 7 files in the workspace site.")
+    expect(main).to_contain_text("This changes 7 files in the workspace site. It removes⟨U+202E⟩ 'a.py'.")
     expect(main).to_contain_text("leaves out 2.0 KB of the diffs and the names of 3 files")
     tab.page.get_by_role("button", name="Read the whole change").click()
     for number in range(3):

@@ -131,6 +131,8 @@ def _note_approval(approval: Mapping[str, Any]) -> None:
         shown = {name: value for name, value in (("preview", preview), ("arguments", arguments)) if value is not None}
         note_lines(mark_hidden(json.dumps(shown, ensure_ascii=False, indent=2)))
         unread = "" if len(shown) == 2 else f"; it is shown in part, so read GET {path} first"
+    if diffs and isinstance(preview, Mapping) and (why := preview.get("why")):
+        note(mark_hidden(f"[{why}]"))
     note(f"[{approval.get('id')} waits: approve or deny it, as the same user, with POST {path}{unread}]")
 
 

@@ -1,31 +1,41 @@
 """The gate ``deletes``: changes that take from people what they have, whichever tool makes them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from spass.tools.base import ToolContext
 from spass.workspaces.change import Body, ChangedFile
+from spass.workspaces.paths import show
 from spass.workspaces.text import has_visible
 from spass.workspaces.tree import TreeAt
 
 
-async def deletes(context: ToolContext, at: TreeAt, files: Sequence[ChangedFile]) -> bool:
-    """Return True if a change of the tree ``at`` removes a file, leaves one without a visible character, or brings back a content
-    that the same path had in an earlier version.
+async def find_loss(context: ToolContext, at: TreeAt, files: Sequence[ChangedFile]) -> str | None:
+    """Return a sentence that names a file which a change of the tree ``at`` removes, leaves without a visible character, or gives
+    a content that it had in an earlier version. None: there is no such file.
 
     Raises:
         WorkspaceNotFound: the workspace was deleted in the meantime.
     """
-    if any(map(_removes, files)):
-        return True
-    written = {file.path: file.after.sha256 for file in files if isinstance(file.after, Body)}
-    return await context.workspaces().held_before(context.scope.store, context.require_workspace(), at, written)
+    if named := _name(files, _removes):
+        return f"It removes {named}."
+    if named := _name(files, _empties):
+        return f"It leaves no visible character in {named}."
+    written = {file.path: file.after for file in files if isinstance(file.after, Body)}
+    older = await context.workspaces().find_older(context.scope.store, context.require_workspace(), at, written)
+    return f"It brings an older content of {show(older)} back." if older is not None else None
+
+
+def _name(files: Sequence[ChangedFile], loses: Callable[[ChangedFile], bool]) -> str:
+    """Return the first of ``files`` that ``loses`` and the number of others, or an empty text."""
+    found = [file for file in files if loses(file)]
+    others = {0: "", 1: " and another file"}.get(len(found) - 1, f" and {len(found) - 1} other files")
+    return f"{show(found[0].path)}{others}" if found else ""
 
 
 def _removes(file: ChangedFile) -> bool:
-    match file.after:
-        case None:
-            return True
-        case Body(content=content):
-            return file.before is not None and file.before.size > 0 and not has_visible(content)
-        case _:
-            return False
+    return file.after is None
+
+
+def _empties(file: ChangedFile) -> bool:
+    had_content = file.before is not None and file.before.size > 0
+    return had_content and isinstance(file.after, Body) and not has_visible(file.after.content)

@@ -35,23 +35,23 @@ def preview_call(preview: Mapping[str, Json]) -> Preview:
     return Preview(preview, {"note": "The preview is too long to be shown here."} if is_long else preview)
 
 
-def preview_change(workspace: str, diffs: Sequence[FileDiff], answer: str, arguments: Mapping[str, Json]) -> Preview:
-    """Return the preview of a change of ``workspace``, whose whole ``diffs`` are stored with the call. ``complete`` says whether
-    the blocks show all of them; if not, ``omitted_bytes`` counts what is missing of the diffs. Preview, blocks and ``arguments``
-    together fit in one event of a stream.
+def preview_change(workspace: str, diffs: Sequence[FileDiff], answer: str, arguments: Mapping[str, Json], why: str) -> Preview:
+    """Return the preview of a change of ``workspace``, whose whole ``diffs`` are stored with the call. ``why`` says in a sentence
+    why the change waits. ``complete`` says whether the blocks show all of the diffs; if not, ``omitted_bytes`` counts what is
+    missing. Preview, blocks and ``arguments`` together fit in one event of a stream.
     """
     room = max(_MIN_INLINE_BYTES, _INLINE_BYTES - max(0, json_size(arguments) - _INLINE_ARGUMENTS_BYTES))
-    shown = _preview(workspace, diffs, answer, room - _MIN_RICH_BYTES)
+    shown = _preview(workspace, why, diffs, answer, room - _MIN_RICH_BYTES)
     blocks = rich_diffs(diffs)
     rich = truncate_rich(blocks, min(MAX_RICH_BYTES, room - json_size(shown) - _OTHER_FIELDS_BYTES))
     sizes: dict[str, Json] = {"file_count": len(diffs), "complete": rich == blocks}
     if rich != blocks:
         inline = sum(len(str(block["unified"]).encode()) for block in rich if isinstance(block, Mapping))
         sizes["omitted_bytes"] = sum(len(diff.unified.encode()) for diff in diffs) - inline
-    for_model = _preview(workspace, diffs, answer, MAX_PREVIEW_BYTES - _OTHER_FIELDS_BYTES)
+    for_model = _preview(workspace, why, diffs, answer, MAX_PREVIEW_BYTES - _OTHER_FIELDS_BYTES)
     return Preview({**shown, **sizes}, {**for_model, **sizes}, rich)
 
 
-def _preview(workspace: str, diffs: Sequence[FileDiff], answer: str, max_bytes: int) -> dict[str, Json]:
-    result = edit_result(None, diffs, answer, max_bytes=max_bytes - _OTHER_FIELDS_BYTES)
-    return {"workspace": workspace, **{name: value for name, value in result.items() if name != "version"}}
+def _preview(workspace: str, why: str, diffs: Sequence[FileDiff], answer: str, max_bytes: int) -> dict[str, Json]:
+    result = edit_result(None, diffs, answer, max_bytes=max_bytes - _OTHER_FIELDS_BYTES - json_size(why))
+    return {"workspace": workspace, "why": why, **{name: value for name, value in result.items() if name != "version"}}

@@ -13,7 +13,7 @@ from spass.core.errors import SpassError, WorkspaceConflict
 from spass.core.ids import MessageId, WorkspaceId
 from spass.core.messages import Json
 from spass.tools.base import ToolContext, ToolError, ToolReply
-from spass.tools.deletes import deletes
+from spass.tools.deletes import find_loss
 from spass.tools.grants import DELETES
 from spass.tools.workspace_diffs import compare_files, compare_whole, edit_result, rich_diffs
 from spass.workspaces.change import MAX_MESSAGE_CHARACTERS, Author, Change, ChangedFile, Committed
@@ -91,14 +91,15 @@ async def apply_change(
     pinned, author = plan.pin(), _author(context, message)
     if not plan.files:
         return PlannedChange(pinned, author, (), answer).reply(None)
-    if not await _needs_approval(context, at, plan.files, brings_back=brings_back):
+    why = await _why_it_waits(context, at, plan.files, brings_back=brings_back)
+    if why is None:
         diffs = await compare_files(context, at.generation, plan.files)
         return await commit_planned(context, PlannedChange(pinned, author, diffs, answer))
     from spass.tools.gate import check_can_wait
 
     check_can_wait(context.scope)
     diffs = await compare_whole(context, at.generation, plan.files)
-    return await _request_approval(context, PlannedChange(pinned, author, diffs, answer))
+    return await _request_approval(context, PlannedChange(pinned, author, diffs, answer), why)
 
 
 async def commit_planned(
@@ -156,16 +157,17 @@ class _ApprovedChange:
         return decided_meanwhile()
 
 
-async def _needs_approval(context: ToolContext, at: TreeAt, files: Sequence[ChangedFile], *, brings_back: bool) -> bool:
+async def _why_it_waits(context: ToolContext, at: TreeAt, files: Sequence[ChangedFile], *, brings_back: bool) -> str | None:
+    """Return a sentence for people that says why the change needs an approval, or None if it needs none."""
     gates, call = context.grants.approval, context.call
     if call is not None and call.tool_name in gates:
-        return True
+        return f"Every call of {call.tool_name} by this agent waits."
     if DELETES not in gates:
-        return False
-    return brings_back or await deletes(context, at, files)
+        return None
+    return "It brings back an older version." if brings_back else await find_loss(context, at, files)
 
 
-async def _request_approval(context: ToolContext, planned: PlannedChange) -> ToolReply:
+async def _request_approval(context: ToolContext, planned: PlannedChange, why: str) -> ToolReply:
     """Store the planned change until a person decides."""
     from spass.approvals.record import StoredCall
     from spass.tools.gate import request_approval
@@ -176,7 +178,7 @@ async def _request_approval(context: ToolContext, planned: PlannedChange) -> Too
         raise RuntimeError("only a call that a model made can be gated")
     arguments = call.model_dump(mode="json", exclude_unset=True)
     stored = StoredCall(arguments, {"workspace": workspace, **planned.to_json()})
-    preview = preview_change(workspace, planned.diffs, planned.answer, arguments)
+    preview = preview_change(workspace, planned.diffs, planned.answer, arguments, why)
     return await request_approval(context, call.tool_name, stored, preview)
 
 

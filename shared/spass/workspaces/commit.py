@@ -17,7 +17,7 @@ from spass.workspaces.objects import TreeCache, WorkspaceObjects, object_name
 from spass.workspaces.pack import Pack, encode_pack
 from spass.workspaces.paths import check_together
 from spass.workspaces.tree import EMPTY_TREE, Tree, TreeAt, TreeFile, encode_tree
-from spass.workspaces.versions import Version, version_put
+from spass.workspaces.versions import Version, encode_contents, version_put
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,9 @@ class Commit:
         at = timestamp(self.clock())
         after = head.next(objects.generation, name, tree, at)
         committed = Committed(after.version, after.version, after.generation, plan.files)
-        version = Version.of(committed, self.author, tree=name, pack=pack.name if pack and pack.content else None, at=at)
+        contents = await anyio.to_thread.run_sync(encode_contents, plan.files)
+        pack_name = pack.name if pack and pack.content else None
+        version = Version.of(committed, self.author, tree=name, pack=pack_name, at=at, contents=contents)
         put = version_put(tenant, self.workspace, after.generation, version)
         return Swap(committed, swap_write(tenant, self.workspace, head, after), (put,))
 

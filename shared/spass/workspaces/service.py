@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from typing import Final
 
 from spass.aws.clients import TenantStore
 from spass.aws.keys import deleted_generation
@@ -11,7 +10,7 @@ from spass.aws.writes import Put
 from spass.core.ids import WorkspaceId
 from spass.core.time import Clock, Deadline, timestamp
 from spass.workspaces.archive_out import stream_archive
-from spass.workspaces.change import Author, Change, Committed
+from spass.workspaces.change import Author, Body, Change, Committed
 from spass.workspaces.commit import Commit, read_newest
 from spass.workspaces.head import (
     WorkspaceHead,
@@ -24,12 +23,10 @@ from spass.workspaces.head import (
 )
 from spass.workspaces.lookup import find_file
 from spass.workspaces.objects import TreeCache, WorkspaceObjects
+from spass.workspaces.older_contents import find_older
 from spass.workspaces.paths import WorkspacePath
 from spass.workspaces.tree import TreeAt
-from spass.workspaces.versions import content_key, list_versions, read_version
-
-MAX_LOOKED_BACK: Final = 200
-"""Versions in which ``held_before`` looks for a content."""
+from spass.workspaces.versions import read_version
 
 
 class Workspaces:
@@ -92,30 +89,16 @@ class Workspaces:
         bodies = await self._objects(store, workspace_id, at.generation).bodies(files.values())
         return {path: bodies[file.sha256] for path, file in files.items()}
 
-    async def held_before(
-        self, store: TenantStore, workspace_id: WorkspaceId, at: TreeAt, contents: Mapping[WorkspacePath, str]
-    ) -> bool:
-        """Return True if one of the newest versions before ``at`` had one of ``contents``, the SHA-256 (hex) of files by path. It
-        reads the trees of only those versions that do not say what they brought.
+    async def find_older(
+        self, store: TenantStore, workspace_id: WorkspaceId, at: TreeAt, bodies: Mapping[WorkspacePath, Body]
+    ) -> WorkspacePath | None:
+        """Return a path of ``bodies`` that had the same content in one of the 200 versions before ``at``, or None. Blanks and
+        invisible characters do not count.
 
         Raises:
             WorkspaceNotFound: the workspace was deleted in the meantime.
         """
-        if at.version <= 1 or not contents:
-            return False
-        versions = await list_versions(
-            store, workspace_id, at.generation, after=at.version, limit=MAX_LOOKED_BACK, newest_first=True
-        )
-        wanted = [content_key(path, sha256) for path, sha256 in contents.items()]
-        if any(version.brought(key) for version in versions for key in wanted):
-            return True
-        objects = self._objects(store, workspace_id, at.generation)
-        for version in versions:
-            if version.contents is None or version is versions[-1]:  # the oldest one also has what older ones brought
-                tree = await objects.tree(version.tree)
-                if any(tree.sha256(path) == sha256 for path, sha256 in contents.items()):
-                    return True
-        return False
+        return await find_older(self._objects(store, workspace_id, at.generation), at, bodies)
 
     def archive(self, store: TenantStore, workspace_id: WorkspaceId, at: TreeAt) -> AsyncGenerator[bytes, None]:
         """Return a generator of a zip of the tree, in chunks.

@@ -1,10 +1,12 @@
 """Tell text from other content, and text that people can see from text that they cannot."""
 
+import hashlib
 import re
 import unicodedata
 from typing import Final
 
 _ASCII: Final = re.compile("[!-~]")
+_INVISIBLE_ASCII: Final = bytes([*range(ord("!")), 0x7F])
 _BLANK_LETTERS: Final = "\u115f\u1160\u2800\u3164\uffa0\ufffc\U0001d159"
 """Letters and symbols without a shape."""
 
@@ -24,6 +26,16 @@ def has_visible(body: bytes) -> bool:
     and marks without a letter are none."""
     text = body.decode(errors="replace")
     return bool(_ASCII.search(text)) or any(map(_is_visible, set(text)))
+
+
+def visible_sha256(body: bytes) -> str:
+    """Return the SHA-256 (hex) of the characters of ``body`` that people see: those that ``has_visible`` finds."""
+    shown = body.translate(None, _INVISIBLE_ASCII)
+    if not shown.isascii():
+        text = shown.decode(errors="replace")
+        invisible = [character for character in set(text) if not _is_visible(character)]
+        shown = text.translate(dict.fromkeys(map(ord, invisible))).encode()
+    return hashlib.sha256(shown).hexdigest()
 
 
 def _is_visible(character: str) -> bool:

@@ -1,7 +1,7 @@
 """The record of one version: who made it, what it changed, and the names of its objects. A version never changes."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,11 +13,14 @@ from spass.aws.writes import ITEM_ABSENT, Put
 from spass.core.ids import AgentName, MessageId, SessionId, TenantId, UserId, WorkspaceId
 from spass.core.json import replace_surrogates
 from spass.core.time import Timestamp
-from spass.workspaces.change import MAX_MESSAGE_CHARACTERS, Author, Committed
+from spass.workspaces.change import MAX_MESSAGE_CHARACTERS, Author, Body, ChangedFile, Committed
 from spass.workspaces.head import version_not_found
 from spass.workspaces.paths import WorkspacePath
+from spass.workspaces.text import visible_sha256
+from spass.workspaces.tree import TreeFile
 
 _MAX_CONTENTS: Final = 64
+_MAX_CONTENT_BYTES: Final = 2 * 2**20
 _CONTENT_DIGITS: Final = 16
 
 
@@ -25,8 +28,9 @@ _CONTENT_DIGITS: Final = 16
 class Version:
     """A version. ``tree`` and ``pack`` name its objects; without new bodies, it has no pack.
 
-    ``contents`` are the keys of the files that it brought, one after another (``content_key``). It is None if there are too many
-    for an item, and in versions of the releases before this one.
+    ``contents`` are the keys of the files that it brought, one after another (``content_key``): of a whole content, and of its
+    visible characters. It is None if they are too many or too large, if stored files are among them, and in versions of earlier
+    releases, some of which have the keys of whole contents only.
     """
 
     version: int
@@ -46,7 +50,9 @@ class Version:
     contents: str | None = None
 
     @classmethod
-    def of(cls, committed: Committed, author: Author, *, tree: str, pack: str | None, at: Timestamp) -> "Version":
+    def of(
+        cls, committed: Committed, author: Author, *, tree: str, pack: str | None, at: Timestamp, contents: str | None
+    ) -> "Version":
         return cls(
             committed.current,
             tree,
@@ -62,15 +68,14 @@ class Version:
             author.run_id,
             author.parent_log_id,
             replace_surrogates(author.message[:MAX_MESSAGE_CHARACTERS]) if author.message else None,
-            _contents((file.path, file.after.sha256) for file in committed.files if file.after)
-            if len(committed.files) <= _MAX_CONTENTS
-            else None,
+            contents,
         )
 
-    def brought(self, key: str) -> bool:
-        """Return True if ``key`` is among its ``contents``."""
+    @property
+    def content_keys(self) -> Iterator[str]:
+        """Yield the keys in ``contents``."""
         contents = self.contents or ""
-        return key in (contents[at : at + _CONTENT_DIGITS] for at in range(0, len(contents), _CONTENT_DIGITS))
+        return (contents[at : at + _CONTENT_DIGITS] for at in range(0, len(contents), _CONTENT_DIGITS))
 
     @property
     def files(self) -> int:
@@ -88,8 +93,15 @@ def content_key(path: WorkspacePath, sha256: str) -> str:
     return hashlib.sha256(f"{path}\0{sha256}".encode()).hexdigest()[:_CONTENT_DIGITS]
 
 
-def _contents(files: Iterable[tuple[WorkspacePath, str]]) -> str:
-    return "".join(content_key(path, sha256) for path, sha256 in files)
+def encode_contents(files: Sequence[ChangedFile]) -> str | None:
+    """Return the ``contents`` of a version that changed ``files``."""
+    if len(files) > _MAX_CONTENTS or any(isinstance(file.after, TreeFile) for file in files):
+        return None
+    bodies = [(file.path, file.after) for file in files if isinstance(file.after, Body)]
+    if sum(body.size for _, body in bodies) > _MAX_CONTENT_BYTES:
+        return None
+    hashes = {(path, sha256): None for path, body in bodies for sha256 in (body.sha256, visible_sha256(body.content))}
+    return "".join(content_key(path, sha256) for path, sha256 in hashes)
 
 
 async def read_version(store: TenantStore, workspace_id: WorkspaceId, generation: str, number: int) -> Version:

@@ -196,8 +196,9 @@ def test_a_diff_is_shown_line_by_line() -> None:
 def test_a_call_that_waits_is_shown_whole_and_once_with_its_id(result: object) -> None:
     last = "+send(secrets)"
     rich = [diff_of("a.md", "+x\n" * 4000 + last + "\n"), diff_of("empty", "", status="deleted", added=0, removed=0)]
-    _, *lines, waiting = notes_of(call_with(rich, result), approval_of(rich=rich, preview={"complete": True}, arguments={}))
-    assert lines == ["a.md changed +1 -1", *["+x"] * 4000, last, "empty deleted +0 -0"]
+    preview = {"complete": True, "why": "It removes 'empty'."}
+    _, *lines, waiting = notes_of(call_with(rich, result), approval_of(rich=rich, preview=preview, arguments={}))
+    assert lines == ["a.md changed +1 -1", *["+x"] * 4000, last, "empty deleted +0 -0", "[It removes 'empty'.]"]
     assert waiting == "[apr_1 waits: approve or deny it, as the same user, with POST /a1/approvals/apr_1]"
 
 
