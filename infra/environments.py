@@ -10,6 +10,11 @@ from aws_cdk import RemovalPolicy
 from aws_cdk.aws_logs import RetentionDays
 
 
+def one_more(workers: int) -> int:
+    """Return the number of workers of which a tenant that is alone may have ``workers``."""
+    return workers + 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     """One deployment of the gateway.
@@ -23,9 +28,11 @@ class Environment:
     ``snap_start``: restore the routes that call models from a snapshot instead of a cold start. Snapshots cost money while idle.
     After a restore each function makes new clients, reads its credentials again and reseeds ``random``
     (``spass/web/http_function.py``).
-    ``job_workers``: the number of concurrent messages of the job queue (files, parts, merges), 2 to 1000. The other messages wait
+    ``job_workers``, ``run_workers``, ``compaction_steps``: what one tenant has in work at the same time while it is alone. There
+    is one more worker than that (``one_more``), which the first piece of work of another tenant gets.
+    ``job_workers``: the number of concurrent messages of the job queue (files, parts, merges), 2 to 999. The other messages wait
     on the queue, for days if necessary.
-    ``run_workers``: the number of concurrent runs of managed agents from their queue, 2 to 1000. Each can take 15 minutes.
+    ``run_workers``: the number of concurrent runs of managed agents from their queue, 2 to 999. Each can take 15 minutes.
     ``compaction_steps``: the number of concurrent steps of requested compactions, and of such compactions in work; None sets no
     limit of steps but the account's, and 100 compactions. This concurrency is reserved: no other function of the account can use
     it, and Lambda requires that 100 remain for those. A step that has to wait must start within the hour of its compaction.

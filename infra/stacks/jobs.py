@@ -14,7 +14,7 @@ from infra.constructs.layer import Layers, function_code
 from infra.constructs.machine import COMPACTION, Machine
 from infra.constructs.roles import Roles
 from infra.constructs.sandbox import Sandbox
-from infra.environments import Environment
+from infra.environments import Environment, one_more
 from infra.routes import Permission
 from infra.stateful_resources import ScheduleTarget, StatefulQueue, StatefulResources, function_environment
 from infra.workers import WORKERS, Trigger, Worker
@@ -61,7 +61,7 @@ class JobsStack(NestedStack):
         )
         # One message per invocation: a message is a file or a part of one, and one file must not wait for another.
         jobs = self._add_worker(workers[Trigger.JOBS], roles)
-        self._add_event_source("Messages", stored.jobs, jobs, batch=1, max_concurrency=environment.job_workers)
+        self._add_event_source("Messages", stored.jobs, jobs, batch=1, max_concurrency=one_more(environment.job_workers))
         compactions = self._add_worker(workers[Trigger.COMPACTIONS], roles)
         self._add_event_source(
             "Compactions",
@@ -72,7 +72,7 @@ class JobsStack(NestedStack):
         )
         # One run per invocation: it may take as long as the function may.
         runs = self._add_worker(workers[Trigger.RUNS], roles)
-        self._add_event_source("Runs", stored.runs, runs, batch=1, max_concurrency=environment.run_workers)
+        self._add_event_source("Runs", stored.runs, runs, batch=1, max_concurrency=one_more(environment.run_workers))
         for worker in WORKERS:
             if worker.trigger is Trigger.HOURLY:
                 self._add_schedule(worker, self._add_worker(worker, roles))
@@ -83,6 +83,7 @@ class JobsStack(NestedStack):
     def _add_worker(self, worker: Worker, roles: Roles) -> Function:
         environment = self._environment
         role = roles.role(worker.permissions - _WITHOUT_RIGHTS)
+        steps = environment.compaction_steps if worker.trigger is Trigger.COMPACTION else None
         function = Function(
             self,
             worker.function_name,
@@ -101,7 +102,7 @@ class JobsStack(NestedStack):
             timeout=Duration.seconds(worker.seconds),
             log_retention=environment.log_retention,
             log_removal=environment.log_removal,
-            reserved_concurrency=environment.compaction_steps if worker.trigger is Trigger.COMPACTION else None,
+            reserved_concurrency=one_more(steps) if steps else None,
         )
         function.log_group.grant_write(role)
         self.functions[worker.function_name] = function

@@ -1,4 +1,4 @@
-"""One tenant asks for many runs, each of which keeps its worker. Another tenant's run begins before a second round of them."""
+"""One tenant asks for many runs, each of which keeps its worker. Another tenant's run begins beside them."""
 
 from pathlib import Path
 from typing import Final
@@ -20,9 +20,6 @@ def test_runs_that_keep_all_workers_do_not_stop_those_of_another_tenant(tmp_path
         with neighbour.http:
             agent = neighbour.create()
             run = neighbour.start_run(agent, input="Hello.")
-            plant.upstream.release.set()
-            assert neighbour.run_to_its_end(agent, run)["status"] == "succeeded"
+            assert neighbour.run_to_its_end(agent, run)["status"] == "succeeded", "one more worker than a tenant may take"
+        plant.upstream.release.set()
         assert [plant.run_to_its_end(agent, run)["status"] for agent, run in runs] == ["succeeded"] * RUNS
-        questions = [str(request["messages"][-1]["content"]) for request in plant.upstream.requests]
-        (place,) = [place for place, question in enumerate(questions) if "Hello." in question]
-        assert place < 2 * WORKERS, "it begins before a second round of the others has begun"

@@ -79,13 +79,13 @@ def test_an_environment_limits_concurrent_messages_steps_and_followers(extended:
     reserved = {
         name: one["ReservedConcurrentExecutions"] for name, one in functions.items() if "ReservedConcurrentExecutions" in one
     }
-    assert reserved == {"worker-compaction-step": 50, "streams-get": 36, "managed-run-stream": 24}
+    assert reserved == {"worker-compaction-step": 51, "streams-get": 36, "managed-run-stream": 24}
     (jobs,) = [
         one["Properties"]
         for _, one in extended.resources("AWS::Lambda::EventSourceMapping")
         if one["Properties"]["EventSourceArn"] == {"Fn::ImportValue": "spass-dev-QueueArn"}
     ]
-    assert (jobs["BatchSize"], jobs["ScalingConfig"]) == (1, {"MaximumConcurrency": 24}), (
+    assert (jobs["BatchSize"], jobs["ScalingConfig"]) == (1, {"MaximumConcurrency": 25}), (
         "a file must not wait for other files of a batch"
     )
 

@@ -83,7 +83,7 @@ def test_only_s3_may_send_for_this_stacks_bucket(prod: Deployment) -> None:
 
 
 @pytest.mark.parametrize(
-    ("queue", "batch", "at_once"), [("QueueArn", 1, 32), ("CompactionQueueArn", 10, 2)], ids=["jobs", "compactions"]
+    ("queue", "batch", "at_once"), [("QueueArn", 1, 33), ("CompactionQueueArn", 10, 2)], ids=["jobs", "compactions"]
 )
 def test_a_queue_delivers_without_delay_and_keeps_failed_messages(dev: Deployment, queue: str, batch: int, at_once: int) -> None:
     """Each file is one message, so that no file waits for another. Starting a compaction takes a moment."""

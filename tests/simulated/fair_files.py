@@ -65,7 +65,9 @@ class SlowCalls(Calls):
 
 @dataclass
 class FairFiles:
-    """The gateway and ``workers`` workers. ``begun`` are the files that workers have begun to embed, ``most`` is how many of a
+    """The gateway, whose tenants may have ``workers`` workers while they are alone.
+
+    ``begun`` are the files that workers have begun to embed, ``most`` is how many of a
     tenant they embedded at a time. ``limited`` are the tenants at their rate limit. ``busy`` counts the workers that have a
     message, ``dead`` are messages of the dead-letter queue, and ``trespasses`` are writes that must not happen."""
 

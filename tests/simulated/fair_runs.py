@@ -66,7 +66,9 @@ class Begun:
 
 @dataclass
 class FairRuns:
-    """The gateway and ``workers`` workers. ``begun`` are the runs whose agents have begun to work, ``most`` is how many of a
+    """The gateway, whose tenants may have ``workers`` workers while they are alone.
+
+    ``begun`` are the runs whose agents have begun to work, ``most`` is how many of a
     tenant worked at a time. ``trespasses`` are writes that must not happen."""
 
     schedule: Schedule

@@ -10,8 +10,8 @@ class JobTargets:
 
     ``schedule_role`` is the ARN of the role with which an entry of the group sends to the queue ``runs_queue_arn``.
 
-    ``run_workers``, ``job_workers`` and ``compaction_workers`` are the numbers of concurrent runs, of concurrent messages of the
-    queue of jobs, and of concurrent compactions.
+    ``run_workers``, ``job_workers`` and ``compaction_workers`` are the numbers of concurrent runs, of concurrent files and parts,
+    and of concurrent compactions that a tenant may have while it is alone. There is one more worker of each kind.
 
     Compactions have a queue of their own. A client waits for them, so they must not queue behind another tenant's files.
     """

@@ -36,7 +36,7 @@ class TenantJobs:
         self._tenant = tenant
 
     def workers(self, kind: WorkKind) -> int:
-        """Return how many pieces of work of ``kind`` are in work at the same time, at most."""
+        """Return how many pieces of work of ``kind`` a tenant that is alone has in work at the same time, at most."""
         match kind:
             case WorkKind.COMPACTIONS:
                 return self._job_targets.compaction_workers

@@ -5,6 +5,9 @@ of the pieces that are out. All tenants' items are in one partition, so that a t
 without work has no item. What waits is in the tenant's own part of the table, in order. The worker that gives a place back sends
 what waits next.
 
+A tenant that is alone may have ``workers`` pieces out, and there is one worker more than that. So the first piece of another
+tenant begins at once.
+
 The bucket sends the events of files past this line. So the worker that receives one takes the place, or puts the file into the
 line. What is received never takes the last places of a tenant that is alone; these are for what waits. So what exceeds all places
 begins to wait, and each worker that is free moves the rest of the queue into the line, until it finds other work.

@@ -1,7 +1,7 @@
 """Two tenants share the workers of files: one puts many files, one a single file, under hundreds of schedules.
 
-The single file begins before a second round of the others, and within the time of two files, whatever fails in the others'
-processes. In the end all files are ingested, each once, and no place is taken. ``SPASS_SEED=7 pytest …`` runs one schedule only.
+The single file begins at once, and before a second round of the others whatever fails in their processes. In the end all files
+are ingested, each once, and no place is taken. ``SPASS_SEED=7 pytest …`` runs one schedule only.
 """
 
 import asyncio
@@ -23,7 +23,8 @@ SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ els
 SEED_RANGES: Final = [SEEDS] if SEEDS else [range(start, start + SEEDS_PER_TEST) for start in range(0, SCHEDULES, SEEDS_PER_TEST)]
 WORKERS: Final = 3
 FILES: Final = 12
-TWO_FILES: Final = 2 * LONGEST_FILE
+AT_ONCE: Final = 3.0
+"""Seconds in which a free worker moves the messages before a file into the line, and begins the file. A file takes more."""
 
 
 async def race(schedule: Schedule) -> FairFiles:
@@ -34,7 +35,7 @@ async def race(schedule: Schedule) -> FairFiles:
     def process(tenant: TenantId) -> FaultPlan:
         return schedule.process(without_faults=tenant == LIGHT)
 
-    workers = [asyncio.create_task(world.work(process)) for _ in range(WORKERS)]
+    workers = [asyncio.create_task(world.work(process)) for _ in range(WORKERS + 1)]
     if has_faults:
         schedule.fault_rates = MANY_FAULTS
     for number in range(FILES):
@@ -48,7 +49,7 @@ async def race(schedule: Schedule) -> FairFiles:
     assert len(between) <= WORKERS, "each worker begins at most one of the others' files before"
     if not has_faults:
         assert alone == WORKERS, "a tenant alone gets all workers"
-        assert begun_at - asked_at <= TWO_FILES
+        assert begun_at - asked_at <= AT_ONCE < LONGEST_FILE / 2
     await finish(world, workers)
     return world
 
@@ -89,12 +90,12 @@ def test_one_tenants_files_do_not_stop_those_of_another(
     record_property("schedules", len(seeds))
 
 
-def test_a_file_of_another_tenant_begins_within_the_time_of_two_files_of_hundreds() -> None:
+def test_a_file_of_another_tenant_begins_at_once_beside_hundreds() -> None:
     schedule, workers, files = Schedule(1), 8, 400
 
     async def story() -> None:
         world = FairFiles(schedule, workers)
-        tasks = [asyncio.create_task(world.work(lambda _: schedule.process(without_faults=True))) for _ in range(workers)]
+        tasks = [asyncio.create_task(world.work(lambda _: schedule.process(without_faults=True))) for _ in range(workers + 1)]
         for number in range(files):
             world.put(HEAVY, f"books-{number}")
         await asyncio.sleep(60.0)
@@ -103,7 +104,7 @@ def test_a_file_of_another_tenant_begins_within_the_time_of_two_files_of_hundred
         world.put(LIGHT, "books")
         while (begun_at := world.begun_at(LIGHT)) is None:
             await asyncio.sleep(0.1)
-        assert begun_at - asked_at <= TWO_FILES
+        assert begun_at - asked_at <= AT_ONCE
         assert world.trespasses == []
         world.is_over = True
         await asyncio.gather(*tasks)
@@ -117,7 +118,7 @@ def test_files_that_wait_for_a_rate_limit_hold_no_worker_and_end_later() -> None
     async def story() -> None:
         world = FairFiles(schedule, WORKERS)
         world.limited.add(HEAVY)
-        workers = [asyncio.create_task(world.work(lambda _: schedule.process(without_faults=True))) for _ in range(WORKERS)]
+        workers = [asyncio.create_task(world.work(lambda _: schedule.process(without_faults=True))) for _ in range(WORKERS + 1)]
         for number in range(FILES):
             world.put(HEAVY, f"books-{number}")
         busy = 0
