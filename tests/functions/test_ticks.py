@@ -9,11 +9,13 @@ import pytest
 from spass.aws import keys
 from spass.aws.work_line import WorkLine
 from spass.aws.writes import Delete, Put
+from spass.core.effects import Keep
 from spass.core.jobs import WorkKind
 from spass.core.messages import FinishReason, TokenUsage
 from spass.core.time import timestamp
 from spass.llm.types import ChatDelta
 from spass.managed.records import ManagedAgent, RunStatus, Schedule
+from spass.memory.operator_memory import OperatorMemory
 from spass.testing.faults import inject
 from tests.functions.managed_runs import ManagedGateway
 from tests.simulated.chats import Process, virtual_clocks
@@ -111,6 +113,36 @@ async def test_a_run_that_meets_the_tenants_rate_limit_leaves_its_worker_and_com
     assert reading is not None
     assert (reading.text, reading.is_done) == ("Done.", True)
     await gateway.check_line()
+
+
+async def test_a_run_whose_first_call_is_an_embedding_leaves_its_worker_too(gateway: ManagedGateway) -> None:
+    """The embedding is paid again each time, so the run comes back ever later."""
+    params = {"retrieval_strategy": "semantic", "memory_extraction": "none", "observation_compression": "none"}
+    gateway.model.script = [ChatDelta("Done.", finish_reason=FinishReason.STOP, usage=TokenUsage(4700, 100))]
+    agent = await gateway.create(agent="monitor_operative", params=params)
+    await gateway.run(agent, "First.", Process())
+    await work(gateway)
+    memory = OperatorMemory(gateway.scope(), agent.operator, lambda: gateway.services.embedder)
+    with inject(Process()):
+        await memory.keep(Keep("The harbour is open."))
+    gateway.replace_worker()
+    await gateway.store.table.write(Put(keys.tenant_config(TENANT), {"tokens_per_minute": 5000, "version": 1}))
+    first = await gateway.create()
+    await gateway.run(first, "Uses up the minute.", Process())
+    await work(gateway)
+    embeddings = len(gateway.model.embeddings)
+    await gateway.run(agent, "Is it open?", Process())
+    delays: list[float] = []
+    for _ in range(4):
+        before = gateway.now()
+        await work(gateway)
+        assert gateway.now() - before < 10, "the worker does not wait for the next minute"
+        (message,) = gateway.queue
+        delays.append(message.visible_at - gateway.now())
+        await asyncio.sleep(delays[-1] + 1)
+    assert statuses(gateway, agent)[-1] is RunStatus.QUEUED
+    assert len(gateway.model.embeddings) - embeddings == 4
+    assert delays[3] > 4 * delays[0]
 
 
 async def test_a_run_whose_token_is_gone_fails_and_says_so(gateway: ManagedGateway) -> None:

@@ -66,6 +66,8 @@ class Recorder:
         )
         self._started = time.monotonic()
         self.duration_ms = 0
+        if kind is CallKind.TOOL:
+            scope.tally.note_act()
         self._publish_start()
 
     @property
@@ -98,6 +100,8 @@ class Recorder:
         a tool."""
         routing = routing or RoutingRecord()
         self._scope.tally.add(cost, routing.usage)
+        if cost.sub_calls and self._record.kind is CallKind.CHAT:
+            self._scope.tally.note_act()
         self.duration_ms = self.elapsed_ms
         record = replace(
             self._record,

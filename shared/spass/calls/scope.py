@@ -79,8 +79,8 @@ class Scope:
 
     All its work shares ``tally``, ``deadline``, ``current_session`` and ``delegations``. ``depth`` is the number of gateway calls
     that led to it. ``parent`` is the call for which this work is done, or None if it is done for the request itself. ``max_wait``
-    is the number of seconds that one call may wait for capacity. ``can_be_put_back``: the work may begin anew later, as long as
-    it has made no call. With ``bypass_cache``, the tenant's settings are read from the table and not from the cache, because an
+    is the number of seconds that one call may wait for capacity. ``can_be_put_back``: the work may begin anew later, until it has
+    acted (``CostTally``). With ``bypass_cache``, the tenant's settings are read from the table and not from the cache, because an
     admin may have changed them through another process a moment ago. ``kind`` is the key of the agent's kind. ``bus`` gets the
     events of the calls. ``sleep`` waits (seconds) for capacity before the first model call, and ends the work if nobody waits for
     its answer any more; None always sleeps.
@@ -137,9 +137,9 @@ class Scope:
     @property
     def seconds_to_wait(self) -> float:
         """Return the seconds that the next call may wait for capacity. Work that can be put back waits no longer than a request
-        until it has made a call: it leaves its worker to others."""
-        is_untouched = self.can_be_put_back and not self.tally.total.sub_calls
-        return min(REQUEST_MAX_WAIT if is_untouched else self.max_wait, self.deadline.remaining())
+        until it has acted: it leaves its worker to others."""
+        may_leave = self.can_be_put_back and not self.tally.has_acted
+        return min(REQUEST_MAX_WAIT if may_leave else self.max_wait, self.deadline.remaining())
 
     @property
     def session(self) -> SessionId | None:

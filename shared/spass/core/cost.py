@@ -42,12 +42,14 @@ NO_COST: Final = Cost()
 class CostTally:
     """The cost and the tokens of one request so far. Every model call of the request, sub-calls included, adds to the same tally.
 
-    What adds to a ``part`` also adds to the tally that it is part of.
+    What adds to a ``part`` also adds to the tally that it is part of. ``has_acted``: the request has called a chat model or a
+    tool, so it must not begin anew. An embedding is not such an act: it costs little and changes nothing.
     """
 
     def __init__(self, whole: "CostTally | None" = None) -> None:
         self.total = NO_COST
         self.usage = NO_TOKENS
+        self.has_acted = False
         self._whole = whole
 
     def add(self, cost: Cost, usage: TokenUsage = NO_TOKENS) -> None:
@@ -55,6 +57,11 @@ class CostTally:
         self.usage += usage
         if self._whole is not None:
             self._whole.add(cost, usage)
+
+    def note_act(self) -> None:
+        self.has_acted = True
+        if self._whole is not None:
+            self._whole.note_act()
 
     def part(self) -> "CostTally":
         """Return the tally of a part of the request."""

@@ -23,6 +23,8 @@ _DELAYS: Final = (0.1, 0.4, 1.0)  # seconds before each retry
 _PATIENCE_SECONDS: Final = 24 * 3600
 """Age in seconds of a run that is not put back any more because of a rate limit."""
 _DEFAULT_DELAY: Final = 60.0
+_MAX_DOUBLINGS: Final = 10
+"""Doublings of the delay of a run that has paid for an embedding; ``MAX_DELAY_SECONDS`` bounds it before that."""
 _JITTER_SECONDS: Final = 5
 """Runs that wait for the same minute must not all come back at that moment."""
 
@@ -63,13 +65,15 @@ class Execution:
         return False
 
     def _may_wait(self, error: SpassError) -> bool:
-        """Return whether the run met a rate limit before its first model call, so that nothing is lost if it waits."""
-        if not (self.may_retry and isinstance(error, RateLimited)) or self.tally is None or self.tally.total.sub_calls:
+        """Return whether the run met a rate limit before it has acted, so that nothing is lost or repeated if it waits."""
+        if not (self.may_retry and isinstance(error, RateLimited)) or self.tally is None or self.tally.has_acted:
             return False
         return self.clock() < epoch_s(self.run.created_at) + _PATIENCE_SECONDS
 
     async def _put_back(self, error: SpassError) -> bool:
         wait = _DEFAULT_DELAY if error.retry_after is None else error.retry_after
+        if self.tally is not None and self.tally.total.sub_calls:  # its embedding is paid again each time, so that is less often
+            wait = max(wait, 1.0) * 2 ** min(self.run.put_backs, _MAX_DOUBLINGS)
         seconds = min(MAX_DELAY_SECONDS, math.ceil(wait + random.uniform(0, _JITTER_SECONDS)))  # noqa: S311 (jitter)
         try:
             if not await take_back(self.store, self.run, self.clock() + seconds):

@@ -152,10 +152,10 @@ class Run:
     ``depth`` gateway calls led to the request for it: otherwise agents that call each other through it would never stop.
 
     ``scheduled_for`` is the time of a tick. ``attempts`` counts the times that it was begun, the last at ``begun_at`` by the
-    worker ``begun_by``. ``due_at`` is when the message of a run that was put back is delivered. ``sends`` counts the times that
-    the sweep sent it again after its worker died. ``turns``, ``usage`` and ``cost_usd`` (US dollars) are those of its turn.
-    ``error`` has ``code`` and ``message``. ``request_hash`` is the SHA-256 of the request's body
-    if the run's id is derived from an Idempotency-Key.
+    worker ``begun_by``. A rate limit has put it back ``put_backs`` times, and its message is delivered at ``due_at``. ``sends``
+    counts the times that the sweep sent it again after its worker died. ``turns``, ``usage`` and ``cost_usd`` (US dollars) are
+    those of its turn. ``error`` has ``code`` and ``message``. ``request_hash`` is the SHA-256 of the request's body if the run's
+    id is derived from an Idempotency-Key.
     """
 
     id: RunId
@@ -174,6 +174,7 @@ class Run:
     begun_at: Timestamp | None = None
     begun_by: str | None = None
     due_at: Timestamp | None = None
+    put_backs: int = 0
     sends: int = 0
     created_at: Timestamp
     finished_at: Timestamp | None = None

@@ -69,7 +69,12 @@ async def take_back(store: TenantStore, run: Run, due: float) -> bool:
     attempts = run.attempts - 1
     undo = Update(
         run_key(store, run),
-        set={"status": RunStatus.QUEUED.value, "attempts": attempts, "due_at": timestamp(due)},
+        set={
+            "status": RunStatus.QUEUED.value,
+            "attempts": attempts,
+            "due_at": timestamp(due),
+            "put_backs": run.put_backs + 1,
+        },
         remove=("begun_at", "begun_by"),
         when=IS_OPEN & Equals("begun_by", run.begun_by),
     )

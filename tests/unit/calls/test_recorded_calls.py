@@ -3,7 +3,8 @@
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import anyio
@@ -11,11 +12,14 @@ import pytest
 
 from spass.aws.clients import TenantStore
 from spass.aws.invocation import AwsCall
+from spass.calls.recorder import Recorder
+from spass.calls.scope import JOB_MAX_WAIT, REQUEST_MAX_WAIT
 from spass.core.cost import CostSource
 from spass.core.errors import UpstreamError
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.llm.errors import BackendUnavailable
 from spass.llm.types import ChatDelta, ChatRequest
+from spass.metering.audit import CallKind
 from spass.metering.usage import UsageQuery, usage
 from spass.testing.faults import Fault, FaultPlan, inject
 from tests.unit.calls.scripted_provider import audit_of, calls_of, make_scope, scripted_model
@@ -53,6 +57,21 @@ class Gate(FaultPlan):
 
 async def requests_of(store: TenantStore) -> int:
     return (await usage(store, UsageQuery())).total.requests
+
+
+@pytest.mark.parametrize("act", ["chat", "tool"])
+async def test_work_that_can_be_put_back_leaves_its_worker_until_it_has_called_a_chat_model_or_a_tool(
+    store: TenantStore, act: str
+) -> None:
+    calls, scope = calls_of(scripted_model(ANSWER)), replace(make_scope(store), max_wait=JOB_MAX_WAIT, can_be_put_back=True)
+    await calls.embed(scope, ["x"])
+    assert scope.seconds_to_wait == REQUEST_MAX_WAIT, "an embedding changes nothing"
+    if act == "chat":
+        async with aclosing(calls.chat(scope, QUESTION)) as deltas:
+            assert [delta async for delta in deltas]
+    else:
+        Recorder(scope.nested(), CallKind.TOOL, tool="calculator")
+    assert scope.seconds_to_wait == JOB_MAX_WAIT, "it must not act twice"
 
 
 async def test_the_last_delta_of_a_stream_waits_for_the_record(store: TenantStore) -> None:
