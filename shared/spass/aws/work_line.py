@@ -78,7 +78,7 @@ class WorkLine:
         await self.table.write(Put(key, {"name": name, "body": body}))
         # The mark comes after the item: who gives a place back sees the mark, and then finds the item. It is a new value
         # each time: a worker that saw the line empty must not remove the mark of a piece that came after that.
-        item = await self.shared.write(Update(keys.work_places(kind, self.tenant), set={"waits": random_suffix()}))
+        item = await self._mark(kind)
         if is_repeated or _count(item) < self.jobs.workers(kind):
             await self._send_waiting(kind, (item or {}).get("waits"), is_repair=is_repeated)
 
@@ -101,6 +101,14 @@ class WorkLine:
             item = await self._discard(kind, name)
         if item is not None and "waits" in item:
             await self._send_waiting(kind, item["waits"], is_repair=is_repeated)
+
+    async def waiting(self, kind: WorkKind) -> frozenset[str]:
+        """Return the names of what waits.
+
+        Raises:
+            StorageUnavailable: the table does not answer.
+        """
+        return frozenset(str(item["name"]) for item in await self.table.query(keys.waiting_partition(self.tenant, kind)))
 
     async def forget_others(self, kind: WorkKind, tenants: Collection[TenantId]) -> None:
         """Remove the places of tenants that are not among ``tenants``, whose messages no worker executes.
@@ -161,7 +169,8 @@ class WorkLine:
         return any(item["sk"] != self.tenant and _count(item) for item in items)
 
     async def _send_waiting(self, kind: WorkKind, waits: Value, *, is_repair: bool) -> None:
-        """Send what waits, in order, as far as there are places. ``waits`` is the tenant's mark as it was just read."""
+        """Send what waits, in order, as far as there are places. ``waits`` is the tenant's mark as it was just read,
+        or None: then there is one at the end if something still waits."""
         after: str | None = None
         is_emptied = True
         while True:
@@ -169,6 +178,8 @@ class WorkLine:
             for item in items:
                 place = await self._take(kind, str(item["name"]), self.jobs.workers(kind))
                 if place is _Place.NONE:
+                    if waits is None:  # the process died that had put it into the line
+                        await self._mark(kind)
                     return
                 if place is _Place.TAKEN or is_repair:
                     await self._send(kind, item, place)
@@ -179,6 +190,10 @@ class WorkLine:
             after = str(items[-1]["sk"])
         if waits is not None and is_emptied:
             await self._forget_waits(kind, waits)
+
+    async def _mark(self, kind: WorkKind) -> Item | None:
+        """Let those who give places back see that something waits. Return the tenant's item."""
+        return await self.shared.write(Update(keys.work_places(kind, self.tenant), set={"waits": random_suffix()}))
 
     async def _discard(self, kind: WorkKind, name: str) -> Item | None:
         """Remove the place of ``name``, if it has one. Return the tenant's item as it is then."""

@@ -1,11 +1,11 @@
 """The hourly sweep of managed agents: runs that nothing executes, deletions that were interrupted, texts without an item.
 
 It reads the tenant's list of open work, and lists the folder of long texts: a request per thousand of them. So an idle agent
-without long texts costs nothing.
+without long texts costs nothing. Runs that wait in the tenant's line are read together, and not one by one.
 """
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -33,7 +33,6 @@ RESEND_SECONDS: Final = 40 * 60
 UNWRITTEN_SECONDS: Final = 24 * 3600
 """Age in seconds that no text reaches before its item is written."""
 _LOOKBACK_SECONDS: Final = 8 * UNWRITTEN_SECONDS  # many sweeps have checked an older text already
-_ITEMS_PER_READ: Final = 100
 
 
 @dataclass(slots=True)
@@ -66,15 +65,18 @@ class ManagedSweep:
         Raises:
             StorageUnavailable: the table or the bucket does not answer.
         """
-        await self._each(keys.OPEN_RUN_PREFIX, self._look_after_run)
+        opened = await self._open_work(keys.OPEN_RUN_PREFIX)
+        # A run that waits has not begun, and the line sends it.
+        waiting = await self._store.line.waiting(WorkKind.RUNS) if opened else frozenset()
+        await self._each([name for name in opened if name not in waiting], keys.OPEN_RUN_PREFIX, self._look_after_run)
         async with self._counted_failure("the line of runs"):
-            await self._look_after_line()
-        await self._each(keys.OPEN_DELETION_PREFIX, self._finish_deletion)
+            await self._look_after_line(frozenset(opened))
+        await self._each(await self._open_work(keys.OPEN_DELETION_PREFIX), keys.OPEN_DELETION_PREFIX, self._finish_deletion)
         await self._remove_texts()
         return self.swept
 
-    async def _each(self, prefix: str, work: Callable[[str], Awaitable[None]]) -> None:
-        async for name in self._open_work(prefix):
+    async def _each(self, names: Iterable[str], prefix: str, work: Callable[[str], Awaitable[None]]) -> None:
+        for name in names:
             if not self._deadline.remaining():
                 return
             async with self._counted_failure(f"{prefix}{name}"):
@@ -89,14 +91,10 @@ class ManagedSweep:
             write_line({**failure_line(error, ""), "event": "managed_sweep_failed", "work": work})
             self.swept.failed += 1
 
-    async def _open_work(self, prefix: str) -> AsyncIterator[str]:
-        """Yield the rest of the sort key of each item of open work."""
-        partition = keys.open_work_partition(self._store.tenant)
-        after: str | None = None
-        while items := await self._store.table.query(partition, prefix=prefix, after=after, limit=_ITEMS_PER_READ):
-            after = str(items[-1]["sk"])
-            for item in items:
-                yield str(item["sk"]).removeprefix(prefix)
+    async def _open_work(self, prefix: str) -> list[str]:
+        """Return the rest of the sort key of each item of open work."""
+        items = await self._store.table.query(keys.open_work_partition(self._store.tenant), prefix=prefix)
+        return [str(item["sk"]).removeprefix(prefix) for item in items]
 
     async def _finish_deletion(self, name: str) -> None:
         if await finish_deletion(self._store, ManagedAgentId(name), self._schedules, self._deadline, self._clock):
@@ -104,7 +102,7 @@ class ManagedSweep:
 
     async def _look_after_run(self, name: str) -> None:
         """Send a run again whose worker died, or end it. Put one that has not begun into the tenant's line: its message may be
-        lost, or it may only wait. Such a run never fails here."""
+        lost. Such a run never fails here."""
         agent_name, _, run_name = name.partition("#")
         agent_id, run_id, store = ManagedAgentId(agent_name), RunId(run_name), self._store
         agent = await find_agent(store, agent_id)
@@ -125,10 +123,13 @@ class ManagedSweep:
         elif await is_lost(store, agent, run, now):
             await self._send_again(run, now)
 
-    async def _look_after_line(self) -> None:
-        """Give back the places of runs that are over, whose workers died before they did it, and send what waits."""
+    async def _look_after_line(self, opened: Set[str]) -> None:
+        """Give back the places of runs that are over, whose workers died before they did it, and send what waits. ``opened`` are
+        the names of runs that were not over a moment ago."""
 
         async def is_over(name: str) -> bool:
+            if name in opened:
+                return False
             return await self._store.table.get(keys.Key(partition, f"{keys.OPEN_RUN_PREFIX}{name}")) is None
 
         partition = keys.open_work_partition(self._store.tenant)

@@ -145,6 +145,21 @@ async def test_the_sweep_gives_back_the_places_of_work_that_is_over_and_sends_wh
     assert lines.sent == ["4"]
 
 
+async def test_the_sweep_repairs_a_line_whose_process_died_before_others_could_see_it(lines: Lines) -> None:
+    for n in range(4):
+        await lines.enter(A, str(n))
+    with inject(FaultPlan(Fault.CRASH_AFTER)), pytest.raises(Crash):
+        await lines.of(A).wait(RUNS, "4", "4", json.dumps("4"))
+
+    async def is_over(_: str) -> bool:
+        return False
+
+    await lines.of(A).repair(RUNS, is_over)
+    assert lines.sent == []
+    await lines.leave(A, "0")
+    assert lines.sent == ["4"]
+
+
 async def test_a_worker_that_saw_an_empty_line_does_not_forget_what_came_later(
     lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,13 +8,14 @@ from spass.aws.job_targets import JobTargets
 from spass.aws.writes import Update
 from spass.core.errors import AgentPaused
 from spass.core.ids import SessionId
-from spass.core.jobs import RunAgent, job_of
+from spass.core.jobs import RunAgent, WorkKind, job_of
 from spass.core.time import Deadline
 from spass.journal.head import claim, stream_digest
 from spass.managed import mailbox, runs
 from spass.managed.lookup import run_key
 from spass.managed.records import MAX_ATTEMPTS, ManagedAgent, RunStatus, RunTrigger
 from spass.managed.run_end import run_lost
+from spass.managed.sending import send_run
 from spass.managed.sweep import RESEND_SECONDS, UNWRITTEN_SECONDS, ManagedSweep, Swept
 from spass.managed.texts import FOLDER, INLINE_BYTES
 from spass.testing.aws import MemoryAws
@@ -101,6 +102,18 @@ async def test_an_idle_tenant_costs_the_sweep_five_reads(managed: ManagedStore) 
     assert [call.operation for call in plan.calls] == ["Query", "GetItem", "Query", "Query", "ListObjectsV2"]
 
 
+async def test_the_sweep_reads_the_runs_that_wait_together(managed: ManagedStore, sent: list[object]) -> None:
+    workers = managed.store.jobs.workers(WorkKind.RUNS)
+    for _ in range(workers + 30):
+        await send_run(managed.store, await managed.start(await managed.create()))
+    assert len(sent) == workers
+    managed.now += RESEND_SECONDS - 1
+    with inject(FaultPlan()) as plan:
+        assert await sweep(managed) == Swept()
+    assert len(plan.calls) <= 3 * workers + 10, [call.operation for call in plan.calls]
+    assert len(sent) == workers
+
+
 async def test_texts_that_no_item_has_are_removed_after_a_day(managed: ManagedStore) -> None:
     agent = await managed.create()
     await managed.put(agent, LONG)
@@ -148,7 +161,7 @@ async def test_one_failure_does_not_stop_the_sweep(managed: ManagedStore, sent: 
     for agent in agents:
         await managed.start(agent)
     managed.now += RESEND_SECONDS
-    with inject(FaultPlan(Fault.THROTTLE, 1, times=2)):
+    with inject(FaultPlan(Fault.THROTTLE, 2, times=2)):
         swept = await sweep(managed)
     assert (swept.failed, swept.resent) == (1, 2)
     assert len(sent) == 2
