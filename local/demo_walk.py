@@ -142,7 +142,7 @@ def _documentation(step: Walk) -> str:
     step.call("POST", "/a1/rag/indices/gateway-docs/documents", {"documents": documents})
     request_id = ""
     for question, expected in (
-        ("How long is the stored answer of an Idempotency-Key kept?", "24 hours"),
+        ("When does the stored answer of an Idempotency-Key expire?", "24 hours"),
         ("How many documents may one request carry?", "256"),
         ("What happens when two turns of one session run at the same time?", "session_busy"),
         ("How many dimensions do the vectors have?", "384"),

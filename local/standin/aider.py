@@ -3,15 +3,14 @@
 The prompts and formats are those of Aider 0.86 (https://github.com/Aider-AI/aider, ``aider/coders``).
 """
 
+import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-from local.standin.conversation import Message, text_of
-from local.standin.edits import Splice, apply, plan_edit, split_lines
-from local.standin.named_paths import files_in
-from local.standin.words import fold
+from local.standin.conversation import NOTICE, Message, text_of
+from local.standin.workspace import files_in, functions_in, quotes_in
 
 _ROLE: Final = "Act as an expert software developer."
 _BLOCKS: Final = "*SEARCH/REPLACE block*"
@@ -22,15 +21,17 @@ _CONFIRMATION: Final = "Ok, any changes I propose will be to those files."
 _REMINDER: Final = re.compile(
     r"\n\n(?:# \*SEARCH/REPLACE block\* Rules:|To suggest changes to a file you MUST return).*", re.DOTALL
 )
-_CREATE: Final = re.compile(r"\b(create|write|erstelle|schreibe?|lege)\b")
-_OPENING: Final = re.compile(r"\n([^\n]+)\n(`{3,4}|<(?:source|code|pre|codeblock|sourcecode)>)\n")
+_OPENING: Final = re.compile(r"\n[^\n]+\n(`{3,4}|<(?:source|code|pre|codeblock|sourcecode)>)\n")
+_SECTION: Final = re.compile(r"\bsection (?:about|on) (?:the )?([\w -]+?)(?= to\b|[.!]?$)", re.MULTILINE)
+
+_FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True, slots=True)
 class AiderPrompt:
     """A request of Aider: the instruction, the texts of the files by path, and the format of the answer."""
 
-    format: Literal["diff", "whole"]
+    wants_blocks: bool
     instruction: str
     files: Mapping[str, str]
     fence: tuple[str, str]
@@ -43,26 +44,22 @@ def read_aider_prompt(messages: Sequence[Message]) -> AiderPrompt | None:
     if _BLOCKS not in rules and _LISTING not in rules:
         return None
     files, fence = _read_files(next((text for text in reversed(texts) if text.startswith(_FILES)), ""))
-    confirmed = max((at for at, text in enumerate(texts) if text.startswith(_CONFIRMATION)), default=-1)
-    spoken = [text for message, text in zip(messages, texts, strict=True) if message.get("role") == "user"]
     # After an answer that Aider cannot read, its complaint follows: the instruction is the first message.
-    asked = [
-        text
-        for message, text in zip(messages[confirmed + 1 :], texts[confirmed + 1 :], strict=True)
-        if message.get("role") == "user"
-    ]
-    instruction = asked[0] if confirmed >= 0 and asked else spoken[-1] if spoken else ""
-    return AiderPrompt("diff" if _BLOCKS in rules else "whole", _REMINDER.sub("", instruction).strip(), files, fence)
+    confirmed = max((at for at, text in enumerate(texts) if text.startswith(_CONFIRMATION)), default=-1)
+    spoken = [at for at, message in enumerate(messages) if message.get("role") == "user"]
+    asked = next((at for at in spoken if at > confirmed >= 0), spoken[-1] if spoken else 0)
+    return AiderPrompt(_BLOCKS in rules, _REMINDER.sub("", texts[asked]).strip(), files, fence)
 
 
 def answer_aider(prompt: AiderPrompt) -> str:
     """Return a sentence and the edits. Return only a sentence if the instruction does not say plainly what to change."""
-    changes = dict(_changes(prompt))
-    if not changes:
-        return "I am the offline stand-in model and do not see what to change in these files."
-    names = ", ".join(f"`{path}`" for path in changes)
-    edits = (_edit(prompt, path, splices) for path, splices in changes.items())
-    return "\n\n".join([f"I change {names} as you asked.", *edits])
+    named = [_match_path(path, prompt.files) for path in files_in(prompt.instruction)]
+    texts = {path: prompt.files.get(path, "") for path in named or prompt.files}
+    changes = {path: _edit(prompt.instruction, path, text) for path, text in texts.items()}
+    edits = [_write(prompt, path, texts[path], new) for path, new in changes.items() if new != texts[path]]
+    if not edits:
+        return f"{NOTICE} and do not see what to change in these files."
+    return "\n\n".join(["I change this as you asked.", *edits])
 
 
 def _read_files(text: str) -> tuple[dict[str, str], tuple[str, str]]:
@@ -70,35 +67,10 @@ def _read_files(text: str) -> tuple[dict[str, str], tuple[str, str]]:
     opening = _OPENING.search(text)
     if opening is None:
         return {}, ("```", "```")
-    fence = (opening[2], opening[2].replace("<", "</"))
-    files: dict[str, str] = {}
-    while opening is not None:
-        start = opening.end()
-        # The closing fence stands on the last line if that one has no line break.
-        following = re.compile(rf"{re.escape(fence[1])}(?:\n?\Z|\n(?=\n[^\n]+\n{re.escape(fence[0])}\n))")
-        end = following.search(text, start)
-        if end is None:
-            break
-        files[opening[1]] = text[start : end.start()]
-        opening = _OPENING.match(text, end.end())
-    return files, fence
-
-
-def _changes(prompt: AiderPrompt) -> Iterator[tuple[str, list[Splice]]]:
-    """Yield the changes of each file that the instruction concerns: the named files, otherwise the first in which it can be done.
-
-    A named file that Aider does not show is a new one. It comes first only if the instruction asks for a new file.
-    """
-    named = [_match_path(path, prompt.files) for path in files_in(prompt.instruction)]
-    new = [path for path in named if path not in prompt.files]
-    first = new if _CREATE.search(fold(prompt.instruction)) else []
-    shown = [path for path in named if path in prompt.files] or [*first, *prompt.files]
-    for path in dict.fromkeys([*shown, *new]):
-        splices = plan_edit(prompt.instruction, path, prompt.files.get(path, ""))
-        if splices:
-            yield path, splices
-            if path not in named or path not in prompt.files:
-                return
+    fence = (opening[1], opening[1].replace("<", "</"))
+    before, after = map(re.escape, fence)
+    listed = re.findall(rf"\n([^\n]+)\n{before}\n(.*?){after}(?=\n?\Z|\n\n[^\n]+\n{before}\n)", text, re.DOTALL)
+    return dict(listed), fence
 
 
 def _match_path(path: str, files: Mapping[str, str]) -> str:
@@ -106,39 +78,47 @@ def _match_path(path: str, files: Mapping[str, str]) -> str:
     return next((known for known in files if known == path or known.endswith(f"/{path}")), path)
 
 
-def _edit(prompt: AiderPrompt, path: str, splices: Sequence[Splice]) -> str:
-    text = prompt.files.get(path, "")
+def _edit(instruction: str, path: str, text: str) -> str:
+    """Return the text of a file after the change that the instruction asks for, or ``text`` if it asks for none."""
+    quoted = [quote for quote in quotes_in(instruction) if files_in(quote) != [quote]]
+    section = _SECTION.search(instruction)
+    if "docstring" in instruction:
+        for name in functions_in(instruction):
+            text = _add_docstring(text, name)
+        return text
+    if re.search(r"\breplace\b", instruction, re.IGNORECASE):
+        return text.replace(quoted[0], quoted[1]) if len(quoted) > 1 else text
+    if section:
+        return f"{_ended(text)}\n## {section[1].capitalize()}\n\nTo be written.\n".lstrip()
+    if quoted:
+        return f"{_ended(text)}{quoted[0]}\n"
+    return text or f"# {path.rpartition('/')[2].partition('.')[0].capitalize()}\n"
+
+
+def _add_docstring(text: str, name: str) -> str:
+    """Document a Python function that has no docstring yet and whose body begins with a statement on a line of its own."""
+    try:
+        nodes = [*ast.walk(ast.parse(text))]
+    except (SyntaxError, ValueError):
+        return text
+    lines = text.split("\n")
+    for node in nodes:
+        if isinstance(node, _FUNCTIONS) and node.name == name and ast.get_docstring(node) is None:
+            first = node.body[0]
+            indent = lines[first.lineno - 1][: first.col_offset]
+            if not isinstance(first, _FUNCTIONS) and not indent.strip():
+                words = "Run the program." if name == "main" else f"{name.replace('_', ' ').capitalize()}."
+                lines.insert(first.lineno - 1, f'{indent}"""{words}"""')
+                break
+    return "\n".join(lines)
+
+
+def _write(prompt: AiderPrompt, path: str, old: str, new: str) -> str:
+    """Return an edit. A block searches for the whole file, which is there exactly once."""
     opening, closing = prompt.fence
-    if prompt.format == "whole":
-        return f"{path}\n{opening}\n{_ended(apply(text, splices))}{closing}"
-    blocks = (
-        f"{path}\n{opening}\n<<<<<<< SEARCH\n{_ended(search)}=======\n{_ended(replacement)}>>>>>>> REPLACE\n{closing}"
-        for search, replacement in _blocks(text, splices)
-    )
-    return "\n\n".join(blocks)
-
-
-def _blocks(text: str, splices: Sequence[Splice]) -> Iterator[tuple[str, str]]:
-    """Yield search and replacement texts. Each searched text occurs once in the file, as the blocks before left it."""
-    current, shift = split_lines(_ended(text)), 0
-    for splice in splices:
-        first, last = splice.start + shift, splice.end + shift
-        start, end = max(first - 1, 0), min(last + 1, len(current))
-        while (start > 0 or end < len(current)) and _occurrences(current, start, end) > 1:
-            start, end = max(start - (end - start), 0), min(end + (end - start), len(current))
-        search = "".join(current[start:end])
-        current[first:last] = splice.lines
-        shift += len(splice.lines) - (splice.end - splice.start)
-        yield search, "".join(current[start : end + len(splice.lines) - (splice.end - splice.start)])
-
-
-def _occurrences(lines: Sequence[str], start: int, end: int) -> int:
-    """Return how often the lines from ``start`` to ``end`` occur. Aider also compares without blanks, so blank lines never count
-    as unique."""
-    window, size = lines[start:end], end - start
-    if not any(line.strip() for line in window):
-        return 2
-    return sum(lines[at] == window[0] and lines[at : at + size] == window for at in range(len(lines) - size + 1))
+    if prompt.wants_blocks:
+        return f"{path}\n{opening}\n<<<<<<< SEARCH\n{_ended(old)}=======\n{_ended(new)}>>>>>>> REPLACE\n{closing}"
+    return f"{path}\n{opening}\n{_ended(new)}{closing}"
 
 
 def _ended(text: str) -> str:

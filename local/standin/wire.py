@@ -14,7 +14,7 @@ from local.standin.counting import requested_count
 from local.standin.programs import answer_with_code
 from local.standin.side_calls import answer_aside
 from local.standin.text_protocol import answer_as_text, requested_protocol
-from local.standin.toolchoice import choose, fill
+from local.standin.tools import choose, fill
 from local.standin.words import count_tokens
 
 _TOKENS_PER_MESSAGE: Final = 3
@@ -70,7 +70,7 @@ def complete(request: Mapping[str, Any]) -> Completion:
 
 
 def _pause_seconds(conversation: Conversation, text: str) -> float:
-    count = requested_count(conversation.question_text)
+    count = requested_count(conversation.question)
     return count.pause_seconds if count and text == count.text else 0.0
 
 

@@ -13,7 +13,7 @@ FACTS = (
     "potsdam.md#",
     '"status": "succeeded"',
     '"confirm_required": true',
-    "Dein Lieblingssport ist Tennis",
+    "» Mein Lieblingssport ist Tennis.",
     "← 308",
     "messages 1 to 4 are summarised as",
     "continues with it",

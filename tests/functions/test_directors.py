@@ -90,8 +90,9 @@ def test_a_director_reaches_its_backend_under_the_backends_own_name(chat: Chat, 
 
 
 def test_an_edit_is_a_version_that_names_its_turn_and_its_call(chat: Chat, gateway: Gateway) -> None:
+    instruction = "Add a docstring to main() in src/main.py"
     chat("dir-code", "What's in src/main.py?")
-    events = chat("dir-code", "Add a docstring to main()")
+    events = chat("dir-code", instruction)
     (edit,) = calls_in(events)
     assert (edit["tool"], edit["args"]["files"], edit["ok"]) == ("aider_edit", ["src/main.py"], True)
     (diff,) = edit["rich"]
@@ -103,7 +104,7 @@ def test_an_edit_is_a_version_that_names_its_turn_and_its_call(chat: Chat, gatew
     named = {name: newest[name] for name in ("version", "message", "agent", "user", "message_id", "changed")}
     assert named == {
         "version": 2,
-        "message": "Add a docstring to main()",
+        "message": instruction,
         "agent": "dir-code",
         "user": "ada",
         "message_id": "m-1",

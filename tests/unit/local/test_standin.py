@@ -10,18 +10,24 @@ from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
 from local.standin.app import app
-from local.standin.toolchoice import expression_in
+from local.standin.tools import expression_in
 from local.standin.wire import as_body, as_events, complete
-from local.standin.words import content_stems, stem
 
-GERMAN = "Du antwortest immer auf Deutsch."
 BERLIN = (
     'The documents below were retrieved from the knowledge index "berlin-info" for the message that follows.\n'
     '<retrieved index="berlin-info">\n'
     '<document id="gate">\nDas Brandenburger Tor steht im Bezirk Mitte am Pariser Platz, gebaut 1791.\n</document>\n'
-    '<document id="park">\nDer Tiergarten ist der größte innerstädtische Park Berlins, 210 Hektar.\n</document>\n'
-    '<document id="shops">\nDer Kurfürstendamm im Westen ist die bekannteste Einkaufsstraße.\n</document>\n</retrieved>'
+    '<document id="park">\nDer Tiergarten ist der größte innerstädtische Park Berlins, 210 Hektar.\n</document>\n</retrieved>'
 )
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "unit": {"type": "string", "enum": ["celsius", "kelvin"]}},
+    "required": ["city", "unit"],
+}
+
+
+def tool(name: str, parameters: object = None) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters or {}}}
 
 
 def answer_to(*messages: tuple[str, str], **request: Any) -> str:
@@ -31,44 +37,36 @@ def answer_to(*messages: tuple[str, str], **request: Any) -> str:
     return content
 
 
-def calls_for(question: str, *names: str, system: str = "", **request: Any) -> list[tuple[str, dict[str, Any]]]:
-    tools = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in names]
-    messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
-    calls = complete({"model": "any", "messages": messages, "tools": tools, **request}).tool_calls
+def calls_for(question: str, *tools: dict[str, Any], **request: Any) -> list[tuple[str, dict[str, Any]]]:
+    messages = [{"role": "user", "content": question}]
+    calls = complete({"model": "any", "messages": messages, "tools": [*tools], **request}).tool_calls
     return [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in calls]
 
 
 @pytest.mark.parametrize(
     ("question", "fact"),
     [
-        ("Wo finde ich den größten Park?", "Tiergarten"),
+        ("Wo ist der größte Park?", "Tiergarten"),
         ("Wann wurde das Brandenburger Tor gebaut?", "1791"),
-        ("Wie viele Hektar hat der Tiergarten?", "210"),
-        ("Wo kann ich einkaufen?", "Kurfürstendamm"),
-        ("When was the Brandenburg Gate built?", "1791"),
+        ("How many Hektar has the Tiergarten?", "210"),
     ],
 )
 def test_it_answers_from_retrieved_documents(question: str, fact: str) -> None:
-    assert fact in answer_to(("system", GERMAN), ("user", BERLIN), ("user", question))
+    assert fact in answer_to(("user", BERLIN), ("user", question))
 
 
-def test_it_names_the_document_when_the_instructions_want_sources() -> None:
-    system = "Nenne am Ende in eckigen Klammern die Kennungen der Fundstellen."
-    assert answer_to(("system", system), ("user", BERLIN), ("user", "Wann wurde das Tor gebaut?")).endswith("1791. [gate]")
+def test_it_remembers_what_the_user_said() -> None:
+    said = (("user", "My favourite sport is tennis."), ("assistant", "Noted."))
+    assert answer_to(*said, ("user", "Which sport is my favourite?")) == "My favourite sport is tennis."
 
 
-def test_it_remembers_what_the_user_answer_to() -> None:
-    answer = answer_to(
-        ("system", GERMAN),
-        ("user", "Mein Lieblingssport ist Tennis."),
-        ("assistant", "Notiert."),
-        ("user", "Welcher Sport ist mein Liebling?"),
-    )
-    assert answer == "Dein Lieblingssport ist Tennis."
+def test_it_finds_a_word_in_a_compound_of_it() -> None:
+    said = (("user", "Mein Lieblingssport ist Tennis."), ("assistant", "Noted."))
+    assert answer_to(*said, ("user", "Welcher Sport ist mein Liebling?")) == "Mein Lieblingssport ist Tennis."
 
 
 def test_it_uses_a_statement_before_the_question() -> None:
-    assert answer_to(("user", "Mein Sport ist Tennis. Was ist mein Sport?")) == "Dein Sport ist Tennis."
+    assert answer_to(("user", "My sport is tennis. What is my sport?")) == "My sport is tennis."
 
 
 def test_it_answers_each_of_two_questions() -> None:
@@ -77,137 +75,109 @@ def test_it_answers_each_of_two_questions() -> None:
     assert "Tiergarten" in answer
 
 
-def test_it_says_so_when_nothing_matches() -> None:
-    assert "Ersatzmodell" in answer_to(("system", GERMAN), ("user", BERLIN), ("user", "Wie heißt der Bürgermeister von Hamburg?"))
-    assert "stand-in" in answer_to(("user", "Who wrote Hamlet?"))
+@pytest.mark.parametrize("question", ["Who wrote Hamlet?", "Wie heißt der Bürgermeister von Hamburg?"])
+def test_it_says_so_when_nothing_matches(question: str) -> None:
+    assert answer_to(("user", BERLIN), ("user", question)).startswith("I am the offline stand-in model")
 
 
 def test_it_does_not_answer_with_the_question_or_an_earlier_one() -> None:
-    question = "Welche Farbe hat der Himmel?"
-    assert "Himmel" not in answer_to(
-        ("system", GERMAN), ("user", question), ("assistant", "Ich bin unsicher."), ("user", question)
-    )
+    question = "Which colour has the sky?"
+    assert "sky" not in answer_to(("user", question), ("assistant", "I am not sure."), ("user", question))
 
 
 def test_it_does_not_treat_an_instruction_as_a_fact() -> None:
-    assert "stand-in" in answer_to(
-        ("system", "Answer every question about the weather in two sentences."), ("user", "How is the weather?")
-    )
+    system = ("system", "Answer every question about the weather in two sentences.")
+    assert "stand-in" in answer_to(system, ("user", "How is the weather?"))
 
 
 def test_it_acknowledges_a_statement() -> None:
-    assert answer_to(("system", GERMAN), ("user", "Mein Lieblingssport ist Tennis.")) == "Notiert."
+    assert answer_to(("user", "My favourite sport is tennis.")) == "Noted."
 
 
 @pytest.mark.parametrize(
     ("question", "expression"),
     [
-        ("Was ist 17 * 23?", "17 * 23"),
-        ("What is 12.5% of 480?", "12.5 / 100 * 480"),
-        ("Wie viel ist 1.234,5 plus 6?", "1234.5 + 6"),
-        ("What is 1,234 plus 6?", "1234 + 6"),
-        ("What is the square root of 144?", "144 ** 0.5"),
+        ("What is 17 * 23?", "17 * 23"),
+        ("What is 100 - 1?", "100 - 1"),
+        ("What is 2+2?", "2+2"),
         ("What is 2^10?", "2**10"),
-        ("What is sqrt(256)?", "sqrt(256)"),
+        ("What is 3 * (4 + 5)?", "3 * (4 + 5)"),
         ("What is 2 * sqrt(2.25) - cbrt(8)?", "2 * sqrt(2.25) - cbrt(8)"),
-        ("Was ist log10(1.000) + sqrt(0,25)?", "log10(1000) + sqrt(0.25)"),
+        ("Compute (17 * 23", "17 * 23"),
+        ("What is sqrt(256)?", "sqrt(256)"),
         ("What does sqrt(x) mean?", None),
-        ("Berechne 3 mal (4 + 5)", "3 * (4 + 5)"),
-        ("Was war am 2024-05-01?", None),
+        ("What was on 2024-05-01?", None),
         ("Read pages 10-20 of /v1/models", None),
         ("Who is 007?", None),
     ],
 )
 def test_it_reads_the_arithmetic_of_a_question(question: str, expression: str | None) -> None:
-    assert expression_in(question, german="?" in question and "What" not in question) == expression
+    assert expression_in(question) == expression
 
 
 def test_it_calls_the_tools_that_a_question_asks_for() -> None:
-    tools = ("calculator", "current_datetime", "wikipedia_search", "wikipedia_summary", "rag_query")
-    assert calls_for("What is 6 * 7, and what time is it in Berlin?", *tools) == [
+    tools = [tool(name) for name in ("calculator", "current_datetime", "wikipedia_search", "rag_query")]
+    assert calls_for("What is 6 * 7, and what time is it in Europe/Berlin?", *tools) == [
         ("calculator", {"expression": "6 * 7"}),
         ("current_datetime", {"timezone": "Europe/Berlin"}),
     ]
-    assert calls_for("What does Wikipedia say about Alan Turing?", *tools) == [
-        ("wikipedia_search", {"query": "Alan Turing", "language": "en"})
-    ]
+    assert [name for name, _ in calls_for("What does Wikipedia say about Alan Turing?", *tools)] == ["wikipedia_search"]
     assert calls_for("Hello there, nice to meet you!", *tools) == []
+    assert calls_for("When was the gate built?", *tools) == []
 
 
-def test_it_searches_the_named_index() -> None:
-    question = "Wann wurde das Brandenburger Tor gebaut?"
-    assert calls_for(question, "rag_query") == [("rag_query", {"index_id": "berlin-info", "query": question})]
-    assert calls_for(f"{question} Suche im Index sights-2.", "rag_query") == [
-        ("rag_query", {"index_id": "sights-2", "query": question})
-    ]
-    assert calls_for(question, "rag_query", system="Search the index `museum`.") == [
-        ("rag_query", {"index_id": "museum", "query": question})
-    ]
+@pytest.mark.parametrize(
+    ("question", "index", "query"),
+    [
+        ("Wer baute das Tor? Suche im Index sights-2.", "sights-2", "Wer baute das Tor?"),
+        ("Search the index `museum`: who built it?", "museum", "Search the index `museum`: who built it?"),
+        ("Who built it? Look in the index handbook", "handbook", "Who built it?"),
+    ],
+)
+def test_it_searches_the_named_index(question: str, index: str, query: str) -> None:
+    assert calls_for(question, tool("rag_query")) == [("rag_query", {"index_id": index, "query": query})]
 
 
 def test_it_calls_a_tool_of_the_caller() -> None:
-    schema = {
-        "type": "object",
-        "properties": {"city": {"type": "string"}, "unit": {"type": "string", "enum": ["celsius", "kelvin"]}},
-        "required": ["city", "unit"],
-    }
-    weather = {"type": "function", "function": {"name": "get_weather", "parameters": schema}}
-    request = {"model": "m", "messages": [{"role": "user", "content": "What is the weather in Berlin in kelvin?"}]}
-    completion = complete({**request, "tools": [weather]})
-    assert completion.finish_reason == "tool_calls"
-    assert json.loads(completion.tool_calls[0]["function"]["arguments"]) == {"city": "Berlin", "unit": "kelvin"}
-    assert complete({**request, "tools": [weather], "tool_choice": "none"}).tool_calls == []
-    forced = {"type": "function", "function": {"name": "get_weather"}}
-    hello = [{"role": "user", "content": "Hello"}]
-    assert complete({**request, "messages": hello, "tools": [weather], "tool_choice": forced}).tool_calls
-    assert complete({**request, "messages": hello, "tools": [weather]}).tool_calls == []
+    question, weather = "What is the weather in Berlin in kelvin?", tool("get_weather", WEATHER)
+    arguments = {"city": "Berlin", "unit": "kelvin"}
+    assert calls_for(question, weather) == [("get_weather", arguments)]
+    assert calls_for(question, weather, tool_choice="none") == []
+    assert calls_for("Hello", weather) == []
+    assert calls_for("Hello", weather, tool_choice=weather) == [("get_weather", {"city": "Hello", "unit": "celsius"})]
+    assert len(calls_for("Hello", tool("a"), weather, tool_choice="required")) == 1
+    assert len(calls_for("get get_weather weather", weather, tool("weather_get"), parallel_tool_calls=False)) == 1
 
 
-TOWER = {"id": "t", "text": "Der Turm misst 368 Meter."}
+TOWER = {"id": "t", "text": "Der Turm misst 368 Meter.", "score": 0.6}
 NO_INDEX = {"error": {"code": "index_not_found", "message": "There is no index 'x'."}}
 NOON = {"timezone": "UTC", "date": "2026-04-30", "time": "12:00:00", "weekday": "Thursday"}
-ARTICLE = {"title": "Turing", "snippet": "A mathematician."}
+LONG = "The town hall was opened in a year of storms. It is the seat of the council, and its cellar holds the archive."
 
 
 @pytest.mark.parametrize(
     ("name", "arguments", "result", "fact"),
     [
         ("calculator", {"expression": "6 * 7"}, {"expression": "6 * 7", "result": 42}, "6 * 7 = 42"),
-        ("rag_query", {"query": "Wie hoch ist der Turm?"}, {"results": [{**TOWER, "score": 0.6}]}, "368"),
-        ("rag_query", {"query": "Wie alt ist Rom?"}, {"results": [{**TOWER, "score": 0.1}]}, "nichts"),
+        ("rag_query", {"query": "Wie hoch ist der Turm?"}, {"results": [TOWER]}, "368"),
+        ("rag_query", {"query": "Wie alt ist Rom?"}, {"results": [TOWER]}, "I am the offline stand-in"),
         ("rag_query", {"query": "x"}, NO_INDEX, "There is no index"),
         ("current_datetime", {}, NOON, "2026-04-30"),
-        ("wikipedia_search", {"query": "x"}, {"results": [ARTICLE]}, "Turing: A mathematician."),
         ("get_weather", {"city": "Berlin"}, {"city": "Berlin", "celsius": 21}, "celsius: 21"),
         ("get_weather", {"city": "Berlin"}, "21 degrees", "21 degrees"),
+        ("fetch", {"query": "Where is the archive?"}, {"text": LONG}, "It is the seat of the council"),
     ],
 )
 def test_after_a_tool_it_answers_from_its_result(name: str, arguments: dict[str, Any], result: Any, fact: str) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
     messages = [
-        {"role": "system", "content": GERMAN},
-        {"role": "user", "content": str(arguments.get("query", "Was sagt das Werkzeug?"))},
+        {"role": "user", "content": str(arguments.get("query", "What does the tool say?"))},
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": json.dumps(result)},
     ]
-    tools = [{"type": "function", "function": {"name": name, "parameters": {}}}]
-    completion = complete({"model": "m", "messages": messages, "tools": tools})
+    completion = complete({"model": "m", "messages": messages, "tools": [tool(name)]})
     assert completion.tool_calls == []
-    assert completion.content is not None
-    assert fact in completion.content
-
-
-def test_it_condenses_when_asked() -> None:
-    chatter = " ".join(f"Okay, point {n} is fine with us." for n in range(40))
-    summary = answer_to(
-        ("user", "Our budget is 300 Euro."),
-        ("assistant", chatter),
-        ("user", "Ada Lovelace decides on 3 May."),
-        ("user", "Summarise this."),
-    )
-    assert "300 Euro" in summary
-    assert "Ada Lovelace" in summary
-    assert len(summary) < len(chatter) / 2
+    assert (completion.content or "").startswith(fact) or fact in (completion.content or "")
 
 
 def test_it_obeys_max_tokens_and_stop() -> None:
@@ -232,8 +202,7 @@ MESSAGE = st.fixed_dictionaries({"role": st.sampled_from(["system", "user", "ass
 
 @given(st.lists(MESSAGE, min_size=1, max_size=6), st.booleans())
 def test_the_collected_stream_is_the_blocking_answer(messages: list[dict[str, Any]], offered: bool) -> None:
-    tools = [{"type": "function", "function": {"name": "calculator", "parameters": {}}}] if offered else []
-    completion = complete({"model": "m", "messages": messages, "tools": tools})
+    completion = complete({"model": "m", "messages": messages, "tools": [tool("calculator")] if offered else []})
     events = [json.loads(event[6:]) for event in as_events(completion, include_usage=True) if "[DONE]" not in event]
     deltas = [event["choices"][0]["delta"] for event in events[:-1]]
     body = as_body(completion)
@@ -272,11 +241,6 @@ def test_it_answers_arbitrary_tools_and_formats(tools: Any, choice: Any, shape: 
     request = {"tools": tools, "tool_choice": choice, "response_format": shape, "stop": stop}
     for length in (2, 4):
         json.dumps(as_body(complete({"model": "m", "messages": messages[:length], **request})))
-
-
-def test_inflected_forms_have_the_same_stem() -> None:
-    assert stem("größten") == stem("größte") == stem("groß")
-    assert content_stems("Wo ist der Park?") == ("park",)
 
 
 @pytest.mark.anyio

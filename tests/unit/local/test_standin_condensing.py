@@ -16,7 +16,7 @@ from spass.core.messages import Message, Role, ToolCall
 from spass.core.time import Deadline
 from spass.llm.providers.openai_wire import chat_body
 from spass.llm.router import Router
-from spass.llm.types import CallContext, ChatRequest
+from spass.llm.types import ChatRequest
 from spass.sessions.compaction.summary import Summarizer
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
@@ -31,17 +31,13 @@ CONFIG = GatewayConfig.model_validate(
 )
 
 
-async def summary(
-    messages: Sequence[Message], earlier: str | None = None, *, mask_observations: bool = True, model: str = "wide"
-) -> str:
+async def summary(messages: Sequence[Message], earlier: str | None = None, *, model: str = "wide") -> str:
     cascade = Cascade(CONFIG)
     router = Router(CONFIG.llm, CONFIG.models, lambda _: None, provider_of=lambda *_: StandIn())
     store = MemoryAws(clock=lambda: 1_800_000_000.0).for_tenant(TenantId("demo"))
     scope = Scope.for_job(store, Deadline.after(60), route="test", request_id=RequestId("req_1"))
     summarizer = Summarizer(Calls(CONFIG, router, cascade), cascade, CONFIG)
-    return (
-        await summarizer.summarise(scope, messages, earlier=earlier, mask_observations=mask_observations, fallback_model=model)
-    ).text
+    return (await summarizer.summarise(scope, messages, earlier=earlier, mask_observations=True, fallback_model=model)).text
 
 
 def turns_of(*turns: tuple[str, str]) -> list[Message]:
@@ -49,11 +45,10 @@ def turns_of(*turns: tuple[str, str]) -> list[Message]:
 
 
 TURNS = turns_of(
-    ("Hello!", "Hello! How can I help?"),
+    ("Hello!", "Hi."),
     ("My budget is 300 Euro. It was nice outside this morning, by the way.", "Noted."),
-    ("We decided to drop the second tower.", "Understood, I will remember that."),
     ("Who brings the ladder?", "I am the offline stand-in model and find nothing about that."),
-    ("Ada Lovelace signs on 3 May.", "Thank you."),
+    ("Ada Lovelace signs on 3 May.", "Thanks."),
 )
 SEARCH = ToolCall("c1", "rag_query", '{"query": "roof"}')
 TOOL_TURNS = [
@@ -68,35 +63,19 @@ TOOL_TURNS = [
 pytestmark = pytest.mark.anyio
 
 
-async def test_names_numbers_decisions_and_open_questions_are_in_the_summary() -> None:
+async def test_the_summary_has_what_was_said_but_no_questions_and_no_single_words() -> None:
     assert await summary(TURNS) == (
-        "Your budget is 300 Euro. We decided to drop the second tower. Who brings the ladder? Ada Lovelace signs on 3 May."
+        "My budget is 300 Euro. It was nice outside this morning, by the way. Ada Lovelace signs on 3 May."
     )
 
 
-async def test_without_the_mask_the_summary_has_more_but_no_empty_phrases() -> None:
-    raw = await summary(TURNS, mask_observations=False)
-    assert "It was nice outside this morning" in raw
-    assert "Noted." not in raw
-
-
-async def test_raw_tool_output_is_in_the_summary_only_without_the_mask() -> None:
-    masked, raw = await summary(TOOL_TURNS), await summary(TOOL_TURNS, mask_observations=False)
-    assert "Row 7" not in masked
-    assert "Schinkel builds the roof." in masked
-    assert "Row 7" in raw
+async def test_tool_output_is_not_in_the_summary() -> None:
+    assert await summary(TOOL_TURNS) == "Look up who builds the roof. Schinkel builds the roof."
 
 
 async def test_an_earlier_summary_is_included_without_repetition() -> None:
-    text = await summary(
-        turns_of(("My budget is 300 Euro.", "Noted."), ("Bruno Conti tests.", "Noted.")), "Your budget is 300 Euro."
-    )
-    assert text == "Your budget is 300 Euro. Bruno Conti tests."
-
-
-async def test_facts_that_differ_only_in_a_number_are_both_kept() -> None:
-    text = await summary(turns_of(*[(f"The deposit for the big house by the lake is {n} Euro.", "Noted.") for n in (100, 200)]))
-    assert text == "The deposit for the big house by the lake is 100 Euro. The deposit for the big house by the lake is 200 Euro."
+    turns = turns_of(("My budget is 300 Euro.", "Noted."), ("Bruno Conti tests.", "Noted."))
+    assert await summary(turns, "My budget is 300 Euro.") == "My budget is 300 Euro. Bruno Conti tests."
 
 
 async def test_a_summary_in_several_calls_has_facts_of_every_part() -> None:
@@ -109,7 +88,16 @@ async def test_a_summary_of_small_talk_says_that_there_is_nothing() -> None:
     assert await summary(turns_of(("Hello!", "Hi."), ("Thanks!", "Bye."))) == "So far nothing was said that has to be kept."
 
 
-WORDS = st.sampled_from(["Ada", "tower", "300", "decided", "Hallo", "the", "?", ".", "offen", "Brücke", "und", '"', "\n", "\\"])
+def test_it_condenses_a_conversation_when_asked() -> None:
+    chatter = " ".join(f"Okay, this is fine with all of us {word}." for word in ("again", "too", "now", "still") * 10)
+    said = ("Our budget is 300 Euro.", chatter, "Ada Lovelace decides on 3 May.", "Summarise this.")
+    text = complete({"messages": [{"role": "user", "content": content} for content in said]}).content or ""
+    assert "300 Euro" in text
+    assert "Ada Lovelace" in text
+    assert len(text) < len(chatter) / 2
+
+
+WORDS = st.sampled_from(["Ada", "tower", "300", "the", "?", ".", "Brücke", '"', "\n", "\\"])
 TEXT = st.lists(WORDS, min_size=1, max_size=30).map(" ".join)
 
 
@@ -124,14 +112,7 @@ def test_a_summary_respects_its_word_limit_and_is_deterministic(turns: list[tupl
     assert complete(body).content == content
 
 
-async def test_a_split_text_is_joined() -> None:
-    lines = '{"user": "Ada Love"}\n{"continued": true, "user": "lace signs on 3 May."}'
-    request = ChatRequest("m", (Message(Role.SYSTEM, "You summarise. At most 50 words."), Message(Role.USER, lines)))
-    (delta,) = [delta async for delta in StandIn().chat(request, CallContext(Deadline.after(1)))]
-    assert delta.content == "Ada Lovelace signs on 3 May."
-
-
-LABELLED = Message(Role.ASSISTANT, "[compaction summary from session ses_1] Your budget is 300 Euro. Bruno tests the tower.")
+LABELLED = Message(Role.ASSISTANT, "[compaction summary from session ses_1] My budget is 300 Euro. Bruno tests the tower.")
 SEARCHABLE = {"type": "function", "function": {"name": "lineage_search", "parameters": {"type": "object"}}}
 
 
@@ -141,7 +122,7 @@ def request_for(question: str, *messages: Message) -> dict[str, object]:
 
 
 def test_it_answers_from_a_summary_without_its_label() -> None:
-    assert complete(request_for("What is my budget?", LABELLED)).content == "Your budget is 300 Euro."
+    assert complete(request_for("What is my budget?", LABELLED)).content == "My budget is 300 Euro."
 
 
 def test_it_searches_for_a_fact_that_is_not_in_the_summary() -> None:
@@ -163,6 +144,6 @@ def test_it_answers_from_a_hit_or_says_that_it_found_nothing() -> None:
         messages = (LABELLED, Message(Role.USER, "Who translates the manual?"), Message(Role.ASSISTANT, "", (call,)), result)
         return complete(chat_body(ChatRequest("m", messages), "max_tokens")).content
 
-    assert answer("It rains.", "My sister Ada translates the manual.") == "Your sister Ada translates the manual."
+    assert answer("It rains.", "My sister Ada translates the manual.") == "My sister Ada translates the manual."
     assert "stand-in" in (answer("It rains.") or "")
     assert "stand-in" in (answer() or "")

@@ -24,11 +24,8 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
     ("request_text", "last", "is_slow"),
     [
         ("Count slowly to 40.", 40, True),
-        ("Please count from 1 to 12, slowly.", 12, True),
         ("Count to 3", 3, False),
         ("Zähle langsam bis 40.", 40, True),
-        ("Bitte zähle von 1 bis 5!", 5, False),
-        ("zähl mal langsam von eins bis zu 7", 7, True),
         ("Count slowly to 999999999.", 200, True),
     ],
 )
@@ -43,11 +40,8 @@ def test_it_counts_in_both_languages_up_to_200(request_text: str, last: int, is_
     "question",
     [
         "How do I count to 40?",
-        "Count the parks from 1 to 40.",
         "I count slowly to 40 before I answer. Which sport do I like?",
         "Count slowly to 0.",
-        "Count slowly.",
-        "Der Hund zählt bis 3.",
     ],
 )
 def test_other_questions_are_not_a_request_to_count(question: str) -> None:
@@ -71,7 +65,7 @@ async def test_a_slow_count_takes_its_time_in_a_stream_only() -> None:
     assert seconds == 0
 
 
-@pytest.mark.parametrize("question", ["Count to 40.", "Who wrote Hamlet?", "Zähle auf, was langsam bis 40 fährt."])
+@pytest.mark.parametrize("question", ["Count to 40.", "Who wrote Hamlet?"])
 async def test_no_other_answer_has_pauses(question: str) -> None:
     _, seconds = await _ask(question, stream=True)
     assert seconds == 0

@@ -18,7 +18,7 @@ DOCUMENTS = (
     '<document id="gate">\nDas Brandenburger Tor steht im Bezirk Mitte.\n\nEs wurde 1791 gebaut.\n</document>\n'
     '<document id="park">\n# Parks\n- Der Tiergarten ist der größte Park.\n- Der Mauerpark ist jünger.\n</document>\n</retrieved>'
 )
-GERMAN = Message(Role.SYSTEM, "Du antwortest auf Deutsch. Nenne in eckigen Klammern die Kennungen der Fundstellen.")
+SYSTEM = Message(Role.SYSTEM, "Answer from what was looked up.")
 QUESTION = "Wie heißt der größte Park?"
 
 
@@ -29,7 +29,7 @@ def ask_with_documents(question: str, *system: Message) -> tuple[Message, ...]:
 def ask_with_tool_result(name: str, arguments: dict[str, Any], result: object, **json_options: Any) -> tuple[Message, ...]:
     call = ToolCall("c1", name, json.dumps(arguments))
     return (
-        GERMAN,
+        SYSTEM,
         Message(Role.USER, str(arguments.get("query", "Was sagt das Werkzeug?"))),
         Message(Role.ASSISTANT, "", (call,)),
         Message(Role.TOOL, json.dumps(result, **json_options), tool_call_id="c1"),
@@ -37,8 +37,8 @@ def ask_with_tool_result(name: str, arguments: dict[str, Any], result: object, *
 
 
 CONVERSATIONS = {
-    "documents": (ask_with_documents(QUESTION, GERMAN), "Der Tiergarten ist der größte Park. [park]"),
-    "documents without a system prompt": (ask_with_documents("Wann wurde das Tor gebaut?"), "Es wurde 1791 gebaut."),
+    "documents": (ask_with_documents(QUESTION, SYSTEM), "Der Tiergarten ist der größte Park."),
+    "documents without a system prompt": (ask_with_documents("Wann wurde es gebaut?"), "Es wurde 1791 gebaut."),
     "the tenant's memory": (
         (
             Message(Role.USER, render_memory("Ada likes tea.\nThe garden door opens with 4711."), data=True),
@@ -46,7 +46,7 @@ CONVERSATIONS = {
         ),
         "The garden door opens with 4711.",
     ),
-    "nothing matches": (ask_with_documents("Wie heißt der Bürgermeister von Hamburg?", GERMAN), "Ersatzmodell"),
+    "nothing matches": (ask_with_documents("Wie heißt der Bürgermeister von Hamburg?", SYSTEM), "stand-in"),
     "nothing matches the note": (ask_with_documents("What counts only in the answer to your own call?"), "stand-in"),
     "a figure": (
         ask_with_tool_result("calculator", {"expression": "6 * 7"}, {"expression": "6 * 7", "result": 42}),

@@ -1,4 +1,4 @@
-"""The stand-in stores what an operator is told to remember, and reads the state and the notes that earlier runs left."""
+"""The stand-in stores what an operator is told to remember, and searches for it."""
 
 import json
 from typing import Any
@@ -26,42 +26,19 @@ def calls(*messages: tuple[str, str]) -> list[tuple[str, Any]]:
     ("order", "note"),
     [
         ("Remember that the pump was repaired on Tuesday.", {"content": "The pump was repaired on Tuesday."}),
-        ("Please note under the key gate: it opens at nine.", {"content": "It opens at nine.", "key": "gate"}),
-        (
-            "Merke dir unter dem Schlüssel bericht, dass er am Freitag fällig ist.",
-            {"content": "Er am Freitag fällig ist.", "key": "bericht"},
-        ),
-        ("Store the following in your memory: two\nlines", {"content": "Two\nlines"}),
+        ("Please remember under the key gate that it opens\nat nine.", {"content": "It opens\nat nine.", "key": "gate"}),
     ],
 )
 def test_an_order_to_remember_is_stored(order: str, note: dict[str, str]) -> None:
     assert calls(("user", order)) == [("memory_store", note)]
 
 
-@pytest.mark.parametrize("question", ["Do you remember that pump?", "What did you note about the gate?"])
-def test_a_question_about_what_was_remembered_is_searched_and_not_stored(question: str) -> None:
-    assert [name for name, _ in calls(("user", question))] == ["memory_search"]
-
-
-@pytest.mark.parametrize("question", ["What is 1791 * 17?", "What time is it?"])
-def test_a_question_for_another_tool_is_not_searched(question: str) -> None:
-    assert "memory_search" not in [name for name, _ in calls(("user", question))]
-
-
-@pytest.mark.parametrize(
-    "left",
-    [
-        "## Previous state\n\nThe pump was repaired on Tuesday.",
-        '## Previous state\n\n<data mark="ˆ">TheˆpumpˆwasˆrepairedˆonˆTuesday.</data>',
-        '## Previous state\n\n{"input": "What happened?", "answer": "The pump was repaired on Tuesday.", "at": "2026-01-01"}',
-        (
-            '## Notes of earlier runs\n\n{"key": "gate", "content": "The gate is shut."}\n'
-            '{"key": "pump", "content": "The pump was repaired on Tuesday.", "created_at": "2026-01-01"}'
-        ),
-    ],
-)
-def test_state_and_notes_answer_a_question_in_their_words(left: str) -> None:
-    assert reply(("user", left), ("user", "When was the pump repaired?")).content == "The pump was repaired on Tuesday."
+def test_a_question_that_nothing_else_answers_is_searched() -> None:
+    question = ("user", "Do you remember when the pump was repaired?")
+    assert calls(question) == [("memory_search", {"query": question[1]})]
+    assert [name for name, _ in calls(("user", "What is 1791 * 17?"))] == ["calculator"]
+    ordered = (("user", "Remember that the pump was repaired on Tuesday."), ("assistant", "Noted."))
+    assert reply(*ordered, ("user", "When was the pump repaired?")).content == "The pump was repaired on Tuesday."
 
 
 def test_a_stored_note_is_confirmed() -> None:
