@@ -1,15 +1,14 @@
 """Texts that order hostile calls of the directors: the corpus of injections, and batteries of every kind of call."""
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tests.functions.injection_corpus import Orders, Payload, build_payloads
 from tests.functions.obedient_director import EMPTY, FILES, LANES, READ_ONLY, order
 from tests.hostile_paths import SENDABLE
+from tests.sampling import SOAK
 
-SOAK: Final = bool(os.environ.get("SPASS_SOAK"))
 COMMANDS: Final = (
     *(
         "!touch outside.txt",

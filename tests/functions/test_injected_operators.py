@@ -4,7 +4,6 @@
 tests also show that its own state and notes are all that an order to store reaches.
 """
 
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -29,8 +28,8 @@ from tests.functions.poisoned_operators import (
     as_made,
     configure,
 )
+from tests.sampling import SOAK
 
-SOAK: Final = bool(os.environ.get("SPASS_SOAK"))
 REPORTS: Final[Made] = ("memory_search", {"query": "report", "top_k": 20})
 
 Place = Callable[[PoisonedOperators, str, int], None]

@@ -5,7 +5,6 @@ The tests use a whole gateway. Its model is a server that makes every call that 
 """
 
 import json
-import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -34,6 +33,7 @@ from tests.functions.injection_corpus import (
     tokens_in,
 )
 from tests.functions.obedient_model import DIMENSIONS, ObedientModel, build_documents, serve_obedient_model
+from tests.sampling import SOAK
 from tests.stream_grammar import read_events
 from tests.unit.sessions.session_chains import ChainBuilder, plain_turn
 
@@ -41,7 +41,6 @@ TOOLS: Final = (
     "rag_query", "wikipedia_summary", "wikipedia_search", "rag_index_create", "rag_index_delete", "rag_doc_append",
     "rag_doc_patch", "rag_doc_delete", "memory_read", "memory_write", "lineage_search",
 )  # fmt: skip
-SOAK: Final = bool(os.environ.get("SPASS_SOAK"))
 OPERATOR: Final = "demo-admin-token"
 NOTES: Final = {"documents": [{"id": "a", "text": "alpha"}, {"id": "b", "text": "beta"}]}
 OTHER: Final = 'rag_doc_delete {"index_id": "notes", "doc_id": "b"}'

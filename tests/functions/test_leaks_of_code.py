@@ -3,7 +3,6 @@ argument or environment has them."""
 
 import base64
 import json
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.functions.rlm_turns import SANDBOXES, block
 from tests.functions.stored_texts import stored_texts
 from tests.functions.test_leaks import planted_gateway, route
 from tests.recording_runtime import RecordingRuntime
+from tests.sampling import SOAK
 from tests.stream_grammar import answer_text, read_events
 from tests.unit.calls.planted_secrets import BATCHES, SECRETS, leaked_kinds, text_with_secrets
 from tests.unit.sandbox.harnesses.stand_ins import ANTHROPIC_KEY, LLM_KEY, StandIns
@@ -57,7 +57,7 @@ def share(agent: str, way: str, is_cut: bool) -> list[dict[str, str]]:
     """Return some of the batches, which depend on agent and way. A text that is cut has one secret. With ``SPASS_SOAK``, return
     all of them."""
     batches = [{kind: text} for kind, text in SECRETS.items()] if is_cut else BATCHES
-    step = 1 if "SPASS_SOAK" in os.environ else 15 if agent == "contained" else 5
+    step = 1 if SOAK else 15 if agent == "contained" else 5
     return batches[crc32(f"{agent} {way}".encode()) % step :: step]
 
 

@@ -18,10 +18,11 @@ from spass.testing.model import Answer, in_turn
 from spass.workspaces.paths import parse_path
 from tests.functions.directors_gateway import DIRECTORS, Directors
 from tests.functions.gateway import Gateway
-from tests.functions.hostile_orders import SOAK, batteries, corpus, edit
+from tests.functions.hostile_orders import batteries, corpus, edit
 from tests.functions.injection_corpus import Payload
 from tests.functions.obedient_director import LANES, order
 from tests.process_starts import record_process_starts
+from tests.sampling import SOAK
 from tests.stream_grammar import of_type
 
 ROOT: Final = Path(__file__).parents[2]

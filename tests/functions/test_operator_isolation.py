@@ -4,7 +4,6 @@ Every text of an operator has its mark. No other mark is in what it reads, in wh
 """
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -18,8 +17,9 @@ import pytest
 from spass.testing.model import Answer, in_turn
 from tests.functions.gateway import Gateway, Reply
 from tests.functions.operator_runs import calls
+from tests.sampling import SOAK
 
-REQUESTS: Final = 10_000 if os.environ.get("SPASS_SOAK") else 1000
+REQUESTS: Final = 10_000 if SOAK else 1000
 CALLERS: Final = (
     ("demo-token", "ada"),
     ("demo-token", "ad"),

@@ -5,7 +5,7 @@ once, no answer is stored twice, nothing is active, and the run's stream is whol
 """
 
 import asyncio
-import os
+import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from spass.managed.records import ManagedAgent, RunStatus, RunTrigger, Schedule
 from spass.sessions import commit
 from spass.testing.faults import Fault
 from tests.functions.managed_runs import ManagedGateway
+from tests.sampling import SOAK, sampled
 from tests.simulated.chats import PausedProcess, Process, virtual_clocks, wait_while_paused
 from tests.simulated.managed_world import VISIBILITY_SECONDS, Reading
 from tests.unit.virtual_time import BACKEND, VirtualLoop
@@ -246,19 +247,18 @@ async def test_each_message_is_answered_once_if_any_call_of_a_run_fails(
     gateway: ManagedGateway, kind: str, record_property: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls = await count_calls(gateway, kind)
-    tries = [*FAULTS, *OUTAGES] if os.environ.get("SPASS_SOAK") else FAULTS
-    for point, call in enumerate(calls):
-        for fault, times in tries:
-            run = await RunOfAgent.prepare(gateway, kind)
-            try:
-                await run.attempt(Faulty(fault, point, times))
-                await run.recover()
-                await run.check()
-            except Exception as error:
-                error.add_note(f"{fault} x{times} at {point} of {len(calls)}: {call}")
-                raise
-            capsys.readouterr()
-    record_property("points_tried", len(calls) * len(tries))
+    tries = sampled([*itertools.product(range(len(calls)), [*FAULTS, *OUTAGES] if SOAK else FAULTS)], 4)
+    for point, (fault, times) in tries:
+        run = await RunOfAgent.prepare(gateway, kind)
+        try:
+            await run.attempt(Faulty(fault, point, times))
+            await run.recover()
+            await run.check()
+        except Exception as error:
+            error.add_note(f"{fault} x{times} at {point} of {len(calls)}: {calls[point]}")
+            raise
+        capsys.readouterr()
+    record_property("points_tried", len(tries))
 
 
 async def test_a_tick_is_answered_once_if_its_worker_pauses_beyond_its_lease(
@@ -266,22 +266,22 @@ async def test_a_tick_is_answered_once_if_its_worker_pauses_beyond_its_lease(
 ) -> None:
     """The worker pauses before or after each of its calls. Meanwhile another one gets the tick, and records the turn."""
     calls = await count_calls(gateway, "scheduled")
-    for point, call in enumerate(calls):
-        for after in (False, True):
-            run = await RunOfAgent.prepare(gateway, "scheduled")
-            process = PausedProcess(at=point, after=after)
-            gateway.tick(run.agent, TICK)
-            working = asyncio.create_task(gateway.work(process))
-            await process.paused.wait()
-            await asyncio.sleep(VISIBILITY_SECONDS)
-            await run.recover()
-            process.resumed.set()
-            await working
-            await run.recover()
-            try:
-                await run.check()
-            except Exception as error:
-                error.add_note(f"paused {'after' if after else 'before'} {point} of {len(calls)}: {call}")
-                raise
-            capsys.readouterr()
-    record_property("points_tried", 2 * len(calls))
+    pauses = sampled([*itertools.product(range(len(calls)), (False, True))], 3)
+    for point, after in pauses:
+        run = await RunOfAgent.prepare(gateway, "scheduled")
+        process = PausedProcess(at=point, after=after)
+        gateway.tick(run.agent, TICK)
+        working = asyncio.create_task(gateway.work(process))
+        await process.paused.wait()
+        await asyncio.sleep(VISIBILITY_SECONDS)
+        await run.recover()
+        process.resumed.set()
+        await working
+        await run.recover()
+        try:
+            await run.check()
+        except Exception as error:
+            error.add_note(f"paused {'after' if after else 'before'} {point} of {len(calls)}: {calls[point]}")
+            raise
+        capsys.readouterr()
+    record_property("points_tried", len(pauses))

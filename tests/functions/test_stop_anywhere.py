@@ -20,12 +20,13 @@ from spass.llm.providers.openai_wire import chat_body
 from spass.sessions.record import TurnRecord
 from spass.testing.faults import inject
 from tests.functions.stopped_turns import SlowCommits, StoppedChats
+from tests.sampling import SOAK
 from tests.simulated.chats import AGENT, USER, Answer, Chats, Process, virtual_clocks
 from tests.stream_grammar import Event, answer_text, of_type, parse_events, receive
 from tests.unit.virtual_time import VirtualLoop
 from tests.valid_conversations import check_anthropic, check_openai
 
-STOPS: Final = 5000 if os.environ.get("SPASS_SOAK") else 500
+STOPS: Final = 5000 if SOAK else 500
 SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else list(range(STOPS))
 QUESTION: Final = "And now?"
 MAX_SECONDS: Final = 2.0

@@ -20,11 +20,12 @@ from spass.journal.head import StreamState, read_head, stream_digest
 from spass.sessions.record import TurnRecord
 from spass.testing.faults import Fault, inject
 from tests.functions.stopped_turns import SlowCommits, StoppedChats
+from tests.sampling import SOAK
 from tests.simulated.chats import AGENT, USER, Answer, Process, virtual_clocks
 from tests.stream_grammar import answer_text, of_type, parse_events
 from tests.unit.virtual_time import VirtualLoop
 
-STOPS: Final = 2000 if os.environ.get("SPASS_SOAK") else 300
+STOPS: Final = 2000 if SOAK else 300
 SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else list(range(STOPS))
 FAULTS: Final = (Fault.THROTTLE, Fault.LOST_REPLY, Fault.TIMEOUT, Fault.REPEATED)
 

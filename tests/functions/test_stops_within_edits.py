@@ -21,9 +21,9 @@ from spass.sessions.session import decode_session
 from tests.functions.edit_turns import AFTER, BEFORE, EditTurn, EditTurns
 from tests.functions.gateway import Gateway, Reply
 from tests.functions.test_call_trees import flatten, get_calls
+from tests.sampling import SOAK
 from tests.stream_grammar import Event, of_type, read_events
 
-IS_SOAK: Final = bool(os.environ.get("SPASS_SOAK"))
 STOPS: Final = 200
 SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else list(range(STOPS))
 SIDE_BY_SIDE: Final = 8
@@ -124,7 +124,7 @@ def test_an_edit_stopped_at_any_moment_leaves_nothing(edits: EditTurns, record_p
 
 def prepare(edits: EditTurns, seed: int) -> EditTurn:
     """Return a turn with Aider for each ninth seed, in a soak for each. A fifth of the edits waits for a person."""
-    turn = edits.prepare(seed, engine="aider" if IS_SOAK or seed % 9 == 0 else "quick", is_delegated=seed % 2 == 1)
+    turn = edits.prepare(seed, engine="aider" if SOAK or seed % 9 == 0 else "quick", is_delegated=seed % 2 == 1)
     turn.editing_agent = "gated" if seed % 5 == 1 else "coder"
     return turn
 

@@ -1,7 +1,6 @@
 """Each document is stored once, even if events are repeated, reordered or concurrent, and workers are killed."""
 
 import asyncio
-import os
 import random
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -21,12 +20,12 @@ from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.rag.ingest.publish import MAX_QUEUED_PARTS
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.ingest.conftest import Clock
+from tests.sampling import SOAK
 from tests.simulated.memory import aws_for_faults
 from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, jsonl_file, lines, numbered_texts
 
 pytestmark = pytest.mark.anyio
 PATH = f"{INDEX}/a.jsonl"
-SOAK = bool(os.environ.get("SPASS_SOAK"))
 T = TypeVar("T")
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from spass.metering import audit
 from spass.metering.audit import AuditRecord
 from spass.metering.usage import UsageQuery, reset, spending_of_month, usage
 from spass.testing.faults import Fault, FaultPlan, inject
+from tests.sampling import SOAK
 from tests.unit.metering.ledger import TODAY, call, usd
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ T = TypeVar("T")
 
 pytestmark = pytest.mark.anyio
 
-SOAK = bool(os.environ.get("SPASS_SOAK"))
 CALLS = 400 if SOAK else 60
 MONTH = TODAY.isoformat()[:7]
 

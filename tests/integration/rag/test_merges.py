@@ -4,7 +4,6 @@ Each writer has its own documents in the one index. After a failed call it reads
 """
 
 import asyncio
-import os
 import random
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -23,12 +22,12 @@ from spass.rag.write.sweep import GARBAGE_SECONDS, sweep
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.tools.base import Rag
 from tests.integration.rag.conftest import RagHarness, documents
+from tests.sampling import SOAK
 
 pytestmark = pytest.mark.anyio
 
 INDEX = IndexId("busy")
 WRITERS = 4
-SOAK = bool(os.environ.get("SPASS_SOAK"))
 STEPS = 150 if SOAK else 15
 ROUNDS = 10 if SOAK else 1
 

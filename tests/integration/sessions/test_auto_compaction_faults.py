@@ -4,7 +4,6 @@ After a retry no message is lost or duplicated, and no hold remains.
 """
 
 import itertools
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from spass.sessions import commit, record
 from spass.sessions.turn import TurnAnswer
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.sessions.chain_client import Client, chain, turn_texts, visible_history
+from tests.sampling import SOAK
 from tests.simulated.memory import aws_for_faults
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-SOAK = bool(os.environ.get("SPASS_SOAK"))
 FIRST = f"a {'x' * 100}"
 ROLES = [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
 

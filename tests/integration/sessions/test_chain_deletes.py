@@ -4,7 +4,6 @@
 """
 
 import asyncio
-import os
 from collections.abc import Awaitable
 
 import pytest
@@ -18,11 +17,12 @@ from spass.sessions import record
 from spass.sessions.lineage import DeletedSession, read_chain
 from spass.sessions.record import load_turns
 from tests.integration.sessions.conftest import SessionHarness
+from tests.sampling import SOAK
 from tests.unit.sessions.session_chains import AGENT, ChainBuilder, plain_turn
 
 pytestmark = pytest.mark.anyio
 
-ROUNDS = 200 if os.environ.get("SPASS_SOAK") else 8
+ROUNDS = 200 if SOAK else 8
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from spass.core.ids import SessionId
 from spass.sessions.record import StoredMessage
 from spass.sessions.session import Session, decode_session
 from spass.testing.faults import Fault
+from tests.sampling import SOAK
 from tests.simulated.deployment import CallFaults, SimulatedDeployment, simulated_deployment
 from tests.unit.virtual_time import BACKEND
 
@@ -23,7 +23,6 @@ pytestmark = pytest.mark.anyio
 
 TURNS, KEPT = 3, 4
 ATTEMPTS = 200  # of a client, which obeys Retry-After
-SOAK = bool(os.environ.get("SPASS_SOAK"))
 
 
 @pytest.fixture(scope="module")

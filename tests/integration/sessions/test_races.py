@@ -1,7 +1,6 @@
 """Run concurrent turns, deletes and late owners on one session. Its history stays consistent."""
 
 import asyncio
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +14,7 @@ from spass.core.messages import Role
 from spass.sessions.turn import TurnAnswer
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.sessions.chain_client import Client, chain, turn_texts, visible_history
+from tests.sampling import SOAK
 
 if TYPE_CHECKING:
     from tests.integration.sessions.conftest import SessionHarness
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 WRITERS = 8
-ROUNDS = 40 if os.environ.get("SPASS_SOAK") else 3
-SCHEDULES = 400 if os.environ.get("SPASS_SOAK") else 8
+ROUNDS = 40 if SOAK else 3
+SCHEDULES = 400 if SOAK else 8
 
 
 async def questions(harness: "SessionHarness", session: SessionId) -> list[str]:

@@ -1,7 +1,6 @@
 """Inject each fault into each AWS call of a turn. After a retry the turn is recorded once."""
 
 import itertools
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from spass.sessions import commit, record
 from spass.sessions.record import overflow_key
 from spass.sessions.turn import TurnAnswer
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
+from tests.sampling import SOAK
 from tests.simulated.memory import aws_for_faults
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ async def test_a_turn_is_recorded_once_if_any_call_fails(
 async def test_a_turn_is_recorded_once_if_calls_of_its_retry_fail(harness: "SessionHarness", fault: Fault) -> None:
     """The first attempt and its retry each have a fault at the commit; in a soak, at every pair of calls."""
     points = range(len(await aws_calls_of_a_turn(harness, "count")))
-    fault_points = list(points) if os.environ.get("SPASS_SOAK") else [points[-1]]
+    fault_points = list(points) if SOAK else [points[-1]]
     for first, then, second in itertools.product(fault_points, Fault, fault_points):
         session = await harness.session()
         key = f"{session}-{first}-{then}-{second}"

@@ -18,6 +18,7 @@ from spass.core.errors import SpassError
 from spass.core.ids import SessionId, UserId
 from spass.core.messages import Message, Role
 from spass.journal.frames import EventId
+from tests.sampling import SOAK
 from tests.simulated.chat_log import Done, LedgerTurn, Words, reading_violations
 from tests.simulated.compaction_executions import CompactionExecutions
 from tests.simulated.gateway import AGENT
@@ -25,7 +26,7 @@ from tests.simulated.invariants import summary_of
 from tests.simulated.racing_chats import IMPORTED, ChatGateway, Kind, Post
 from tests.simulated.schedule import MANY_FAULTS, NO_FAULTS, FaultRates, Schedule, run_schedule
 
-SCHEDULES: Final = 5000 if os.environ.get("SPASS_SOAK") else 150
+SCHEDULES: Final = 5000 if SOAK else 150
 SEEDS_PER_TEST: Final = 30
 SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else []
 SEED_RANGES: Final = [SEEDS] if SEEDS else [range(start, start + SEEDS_PER_TEST) for start in range(0, SCHEDULES, SEEDS_PER_TEST)]

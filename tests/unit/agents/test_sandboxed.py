@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 import time
 from collections.abc import Coroutine, Iterator
@@ -32,6 +31,7 @@ from spass.sandbox.limits import Limits
 from spass.sandbox.process import ProcessLauncher
 from tests.contained_kinds import AGENTS, CONTEXT, IMAGE, TURNS, TYPICAL, driver_of, events_of
 from tests.recording_runtime import RecordingRuntime
+from tests.sampling import SOAK
 from tests.unit.agents.driver_harness import ScriptedReply, ScriptedWorld
 from tests.unit.agents.engine_harness import make_engine_harness
 from tests.unit.tools.fakes import scope_for
@@ -61,7 +61,7 @@ def process_sandbox() -> LaunchedSandbox:
 ALL: Final = tuple(product(AGENTS, TURNS))
 
 
-@pytest.mark.parametrize(("kind", "turn"), ALL if os.environ.get("SPASS_SOAK") else TYPICAL)
+@pytest.mark.parametrize(("kind", "turn"), ALL if SOAK else TYPICAL)
 async def test_a_kind_gives_the_same_events_in_a_container(runtime: RecordingRuntime, kind: str, turn: str) -> None:
     agent = AGENTS[kind]()
     in_process = await events_of(agent, turn, sandbox=process_sandbox())

@@ -1,7 +1,6 @@
 """Test that the time to process a text is linear in its length, for every content."""
 
 import itertools
-import os
 import random
 import sys
 import threading
@@ -13,10 +12,10 @@ import pytest
 from bench.texts import ALPHABET, OPERATIONS, measure_seconds, repeat_to_length
 from spass.calls.datamark import remove_marks
 from spass.calls.worker_thread import MIN_THREAD_CHARACTERS, run_in_worker_thread
+from tests.sampling import SOAK
 
 pytestmark = pytest.mark.anyio
 
-SOAK = bool(os.environ.get("SPASS_SOAK"))
 SHORT_LENGTH, FACTOR = 2_000, 16
 
 

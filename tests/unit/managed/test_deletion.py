@@ -1,6 +1,5 @@
 """A deleted agent leaves nothing behind, wherever its deletion was interrupted, and nothing of another agent goes with it."""
 
-import os
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -18,12 +17,13 @@ from spass.managed.records import RunTrigger
 from spass.managed.run_start import new_run, skip, start
 from spass.managed.sweep import ManagedSweep
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
+from tests.sampling import SOAK
 from tests.unit.managed.belongings import Belongings
 from tests.unit.managed.owned_agents import OwnedAgents
 
 pytestmark = pytest.mark.anyio
 
-STEP = 1 if os.environ.get("SPASS_SOAK") else 4
+STEP = 1 if SOAK else 4
 """The faults of a suite begin at different calls, so that together they meet each call."""
 
 

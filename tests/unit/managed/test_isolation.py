@@ -24,13 +24,14 @@ from spass.managed.records import MessageStatus, RunStatus, RunTrigger
 from spass.managed.run_end import fail, finish_writes, skip_queued
 from spass.managed.run_start import new_run, skip, start
 from spass.managed.texts import INLINE_BYTES
+from tests.sampling import SOAK
 from tests.unit.managed.managed_store import outcome
 from tests.unit.managed.owned_agents import OwnedAgents
 
 pytestmark = pytest.mark.anyio
 
 SEED: Final = int(os.environ.get("SPASS_SEED", "17"))
-REQUESTS: Final = 20_000 if os.environ.get("SPASS_SOAK") else 1000
+REQUESTS: Final = 20_000 if SOAK else 1000
 ERROR: Final = {"code": "upstream_error", "message": "The provider failed."}
 
 

@@ -30,12 +30,11 @@ from spass.managed.sweep import ManagedSweep
 from spass.managed.texts import INLINE_BYTES
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, inject
+from tests.sampling import SOAK
 from tests.simulated.schedule import MANY_FAULTS, FaultRates, Schedule, run_schedule
 from tests.unit.managed.managed_store import outcome
 
-SEEDS: Final = (
-    [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else range(3000 if os.environ.get("SPASS_SOAK") else 300)
-)
+SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else range(3000 if SOAK else 300)
 RACE_FAULTS: Final = FaultRates({fault: 3 * odds for fault, odds in MANY_FAULTS.odds.items()})
 OWNER, TENANT, TOKEN = UserId("ana"), TenantId("demo"), "token-1"
 ERROR: Final = {"code": "upstream_error", "message": "The provider failed."}

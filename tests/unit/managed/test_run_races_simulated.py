@@ -49,11 +49,12 @@ from spass.tenancy.identity import Tokens
 from spass.tenancy.settings import Cascade
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan
+from tests.sampling import SOAK
 from tests.simulated.managed_world import RUNS_QUEUE, TENANT, TOKEN, ManagedWorld, render_error
 from tests.simulated.racing_chats import ScriptedEngine
 from tests.simulated.schedule import EPOCH, MANY_FAULTS, NO_FAULTS, Schedule, run_schedule
 
-SCHEDULES: Final = 5000 if os.environ.get("SPASS_SOAK") else 150
+SCHEDULES: Final = 5000 if SOAK else 150
 SEEDS_PER_TEST: Final = 50
 SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else []
 SEED_RANGES: Final = [SEEDS] if SEEDS else [range(start, start + SEEDS_PER_TEST) for start in range(0, SCHEDULES, SEEDS_PER_TEST)]

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -21,11 +20,12 @@ from spass.memory.state import read_state, state_update
 from spass.memory.views import page_notes
 from spass.sessions.forget import forget
 from spass.sessions.operator_view import view_operator
+from tests.sampling import SOAK
 from tests.unit.memory.operators import Operators
 
 pytestmark = pytest.mark.anyio
 
-OPERATIONS: Final = 20_000 if os.environ.get("SPASS_SOAK") else 1000
+OPERATIONS: Final = 20_000 if SOAK else 1000
 OWNERS: Final = [
     *itertools.product(("demo", "demo-2", "dem"), ("ana", "an", "ana:news", "token/ana"), ("news", "new", "news:2", "ana"))
 ]

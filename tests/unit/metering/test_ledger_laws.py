@@ -2,7 +2,6 @@
 and a reset does not change the cost of the month."""
 
 import asyncio
-import os
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
@@ -21,9 +20,9 @@ from spass.metering import audit
 from spass.metering.audit import AuditRecord, CallKind
 from spass.metering.usage import UsageQuery, reset, spending_of_month, usage
 from spass.testing.faults import Crash, Fault, inject
+from tests.sampling import SOAK
 from tests.unit.metering.ledger import TODAY, Faults, LedgerHarness, call, days_ago, usd
 
-SOAK = bool(os.environ.get("SPASS_SOAK"))
 AGENTS = [AgentName("reader"), AgentName("writer"), None]
 MONTHS = sorted({days_ago(days)[:7] for days in (0, 1, 40)})
 

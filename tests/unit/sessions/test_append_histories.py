@@ -16,11 +16,11 @@ from spass.core.ids import SessionId
 from spass.sessions import record
 from spass.sessions.session import CreateSession
 from spass.tenancy.scalars import CompactStrategy
+from tests.sampling import SOAK
 from tests.simulated.gateway import Gateway
 from tests.simulated.invariants import Chain, violations
 from tests.simulated.schedule import MANY_FAULTS, Schedule, run_schedule
 
-SOAK: Final = bool(os.environ.get("SPASS_SOAK"))
 OPERATIONS: Final = 10_000 if SOAK else 500
 SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else range(20 if SOAK else 10)
 CLIENTS: Final = 6

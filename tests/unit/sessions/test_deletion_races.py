@@ -32,10 +32,11 @@ from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_b
 from spass.sessions.session import Hold, HoldKind, Session, decode_session
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, inject
+from tests.sampling import SOAK
 from tests.simulated.schedule import MANY_FAULTS, NO_FAULTS, FaultRates, Schedule, run_schedule
 from tests.unit.sessions.session_chains import AGENT, USER, ChainBuilder, plain_turn
 
-SEEDS = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else range(5000 if os.environ.get("SPASS_SOAK") else 150)
+SEEDS = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else range(5000 if SOAK else 150)
 HOLD_SECONDS = 60
 RACE_FAULTS = FaultRates({fault: 4 * odds for fault, odds in MANY_FAULTS.odds.items()})
 """Faults are four times as frequent as in other tests, because a race has few calls."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,11 +20,10 @@ from spass.sessions import lineage_search, record
 from spass.sessions.lineage_search import SessionLineageSearcher
 from spass.testing.aws import MemoryAws
 from spass.tools.lineage_searcher import LineageSearchResult
+from tests.sampling import SOAK
 from tests.unit.sessions.session_chains import ChainBuilder, memory_store, plain_turn, tool_turn
 
 pytestmark = pytest.mark.anyio
-
-SOAK = bool(os.environ.get("SPASS_SOAK"))
 
 
 @pytest.fixture

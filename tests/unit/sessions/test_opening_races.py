@@ -34,11 +34,12 @@ from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, inject
+from tests.sampling import SOAK
 from tests.simulated.schedule import MANY_FAULTS, FaultRates, Schedule, run_schedule
 from tests.unit.sessions.chats import Chats, say_yes
 from tests.unit.sessions.scripted_summarizer import ScriptedSummarizer
 
-SEEDS = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else range(1000 if os.environ.get("SPASS_SOAK") else 60)
+SEEDS = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else range(1000 if SOAK else 60)
 RACE_FAULTS: Final = FaultRates({fault: 3 * odds for fault, odds in MANY_FAULTS.odds.items()})
 AGENT, USER, TENANT = AgentName("librarian"), UserId("ana"), TenantId("demo")
 NAMES: Final = ("notes", "plans")

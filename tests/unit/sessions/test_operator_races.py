@@ -25,14 +25,13 @@ from spass.sessions.session import Session
 from spass.sessions.turn_request import CommitWith, TurnRequest
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, inject
+from tests.sampling import SOAK
 from tests.simulated.schedule import Schedule, run_schedule
 from tests.unit.idempotent_requests import idempotent_request
 from tests.unit.sessions.conftest import responder
 from tests.unit.sessions.test_opening_races import RACE_FAULTS, USER, Race
 
-SEEDS: Final[Sequence[int]] = (
-    [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else range(1000 if os.environ.get("SPASS_SOAK") else 90)
-)
+SEEDS: Final[Sequence[int]] = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else range(1000 if SOAK else 90)
 OPERATOR: Final = Operator(USER, OperatorId("watch"))
 AGENTS: Final = (AgentName("librarian"), AgentName("clerk"))
 

@@ -17,12 +17,13 @@ from spass.core.messages import Message, Role
 from spass.sessions import record
 from spass.sessions.compaction.job import JOB_SECONDS, Job, JobStatus
 from spass.sessions.session import CreateSession
+from tests.sampling import SOAK
 from tests.simulated.compaction_executions import CompactionExecutions
 from tests.simulated.gateway import Gateway
 from tests.simulated.invariants import Chain, ClientLog, summary_of, violations
 from tests.simulated.schedule import MANY_FAULTS, NO_FAULTS, CallFault, FaultRates, Schedule, run_schedule
 
-SCHEDULES: Final = 5000 if os.environ.get("SPASS_SOAK") else 250
+SCHEDULES: Final = 5000 if SOAK else 250
 SEEDS_PER_TEST: Final = 25
 SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else []
 SEED_RANGES: Final = [SEEDS] if SEEDS else [range(start, start + SEEDS_PER_TEST) for start in range(0, SCHEDULES, SEEDS_PER_TEST)]

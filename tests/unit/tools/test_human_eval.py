@@ -9,6 +9,7 @@ from spass.core.code_calls import Sandbox
 from spass.sandbox.lambda_ import LambdaLauncher
 from spass.sandbox.landlock import missing_for_processes
 from spass.sandbox.launchers import LaunchedSandbox, select_sandbox
+from tests.sampling import sampled
 from tests.unit.sandbox.function_client import FunctionClient
 from tests.unit.tools.human_eval import PASSED, problems, run_programs
 
@@ -28,11 +29,9 @@ LAUNCHERS = [of_functions] if missing_for_processes() else [of_processes, of_fun
 
 
 @pytest.mark.parametrize("sandbox", LAUNCHERS)
-async def test_the_164_solutions_pass_their_tests(
-    sandbox: Callable[[], Sandbox], record_property: Callable[[str, int], None]
-) -> None:
-    corpus = problems()
-    assert len(corpus) == 164
+async def test_solutions_pass_their_tests(sandbox: Callable[[], Sandbox], record_property: Callable[[str, int], None]) -> None:
+    assert len(problems()) == 164
+    corpus = sampled(problems(), 4)
     results = await run_programs(sandbox(), [problem.program() for problem in corpus])
     assert [(problem.id, result) for problem, result in zip(corpus, results, strict=True) if result != PASSED] == []
     record_property("programs", len(results))

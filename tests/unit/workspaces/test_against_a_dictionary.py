@@ -1,18 +1,18 @@
 """Compare a workspace with a dictionary of versions, while writers race, crash and stand still, and sweeps run."""
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 import pytest
 
+from tests.sampling import SOAK
 from tests.simulated.racing_workspaces import WorkspaceWorld, race
 from tests.simulated.schedule import CallFault, Schedule, run_schedule
 
 T = TypeVar("T")
 
-SEEDS: Final = range(400) if os.environ.get("SPASS_SOAK") else range(10)
+SEEDS: Final = range(400) if SOAK else range(10)
 WRITERS: Final = 6
 STEPS: Final = 120
 EVENTS: Final = {

@@ -9,11 +9,12 @@ from typing import Final
 
 import pytest
 
+from tests.sampling import SOAK
 from tests.unit.rag.search.exact_cases import CASES_OF_INDEX, check_indices
 
 pytestmark = pytest.mark.anyio
 CASES_OF_EVERY_DAY: Final = 2000
-CASES: Final = 100_000 if os.environ.get("SPASS_SOAK") else CASES_OF_EVERY_DAY
+CASES: Final = 100_000 if SOAK else CASES_OF_EVERY_DAY
 
 
 def indices(cases: int) -> range:

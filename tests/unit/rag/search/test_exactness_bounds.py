@@ -1,6 +1,5 @@
 """The bounds of a scan of codes hold for every row and every query, also where they are as tight as they can be."""
 
-import os
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -9,9 +8,10 @@ import pytest
 
 from spass.rag.index.codes import quantize
 from spass.rag.search.code_scan import Candidates, CodeBlock, CodedQuery, bound_again, scan_codes
+from tests.sampling import SOAK
 from tests.unit.rag.search.exact_vectors import FAMILIES, Doubles, Sample, unit
 
-SAMPLES: Final = 20_000 if os.environ.get("SPASS_SOAK") else 600
+SAMPLES: Final = 20_000 if SOAK else 600
 _HALF_UNIT: Final = 0.5e-6  # what rounding to six decimals may change
 _MISSED: Final = 1e-12  # rounding of the reference
 

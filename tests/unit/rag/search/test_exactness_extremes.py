@@ -3,7 +3,6 @@
 With ``SPASS_SOAK`` set, there are a million near-duplicates.
 """
 
-import os
 from collections.abc import Callable
 from typing import Final
 
@@ -15,11 +14,12 @@ from spass.rag.index.cache import ObjectCache
 from spass.rag.index.manifest import CODED
 from spass.rag.index.objects import CODES
 from spass.rag.index.segments import Vectors
+from tests.sampling import SOAK
 from tests.unit.rag.search.exact_index import KnownIndex, Members, Question, put_index
 from tests.unit.rag.search.exact_vectors import Random, unit
 
 pytestmark = pytest.mark.anyio
-NEAR_DUPLICATES: Final = 1_000_000 if os.environ.get("SPASS_SOAK") else 20_000
+NEAR_DUPLICATES: Final = 1_000_000 if SOAK else 20_000
 BUDGETS: Final = {"nothing": 0.0, "codes": 0.6, "everything": 4.0}  # of the bytes of the vectors
 
 

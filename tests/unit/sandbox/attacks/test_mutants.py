@@ -7,6 +7,7 @@ import pytest
 
 from spass.core.messages import Json
 from spass.sandbox.child import landlock
+from tests.sampling import sampled
 from tests.unit.sandbox.attacks.attack import Attack, has_capabilities
 from tests.unit.sandbox.attacks.mutants import OF_LANDLOCK, OF_THE_FILTER, OF_THE_LIMITS, OF_THE_STEPS, Mutant
 from tests.unit.sandbox.attacks.runs import mutant_program, run_confined
@@ -28,7 +29,7 @@ def gains(folder: Path, attack: str, mutation: Mapping[str, Json]) -> list[str]:
         return world.gains(run_confined(BY_NAME[attack], world, mutant_program(mutation)))
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.name}: {mutant.attack}")
+@pytest.mark.parametrize("mutant", sampled(MUTANTS, 3), ids=lambda mutant: f"{mutant.name}: {mutant.attack}")
 def test_an_attack_gains_something_where_an_item_is_missing(tmp_path: Path, mutant: Mutant) -> None:
     assert gains(tmp_path / "mutant", mutant.attack, mutant.mutation) != []
     if mutant.base:

@@ -1,6 +1,5 @@
 """After five compactions the summary is still short, and questions about the first session are answered."""
 
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,10 +9,11 @@ from bench.recall import GENERATIONS, RecallBench, report
 from spass.aws import invocation
 from spass.sessions.compaction.summary import MAX_SUMMARY_CHARACTERS
 from spass.testing.aws import MemoryAws
+from tests.sampling import SOAK
 
 pytestmark = pytest.mark.anyio
 
-SEEDS = range(1, 21) if os.environ.get("SPASS_SOAK") else [5]
+SEEDS = range(1, 21) if SOAK else [5]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
