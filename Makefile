@@ -83,7 +83,7 @@ validate: $(ENV)/local.stamp ## check gateway.yaml and the agents as a deployed 
 screenshots: $(ENV)/dev.stamp $(EDITOR)/editor.stamp node_modules/.stamp ## write the pictures of the page in docs/images/
 	$(PY) -m tests.page.screenshots
 
-openapi: $(ENV)/local.stamp ## write docs/openapi.json from the routes
+openapi: $(ENV)/local.stamp ## write docs/openapi.json and the tables of docs/routes.md from the routes
 	$(PY) -m local.openapi
 
 synth: $(INFRA_ENV)/infra.stamp node_modules/.stamp ## validate, then synthesise the CDK app of every environment into cdk.out/

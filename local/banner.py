@@ -64,7 +64,7 @@ def _chat(url: str, choice: ModelChoice) -> list[str]:
     return [
         f"    curl -s {url}/v1/chat/completions -H 'Authorization: Bearer demo-token' \\",
         f'      -H \'Content-Type: application/json\' -d \'{{"model": "{model}", "messages": [',
-        '        {"role": "user", "content": "Mein Sport ist Tennis. Was ist mein Sport?"}]}\'',
+        '        {"role": "user", "content": "My favourite sport is tennis. Which sport is my favourite?"}]}\'',
     ]
 
 
@@ -88,7 +88,7 @@ def _upload(home: Home, bucket: str) -> list[str]:
     return [
         f'    env -i PATH="$PATH" AWS_CONFIG_FILE={file} AWS_SHARED_CREDENTIALS_FILE={file} \\',
         f"      aws s3 cp notes.md s3://{bucket}/uploads/demo/my-index/",
-        "      (a file becomes documents of an index; without the AWS CLI: step 7 of the README)",
+        "      (a file becomes documents of an index; without the AWS CLI: docs/walk.md)",
     ]
 
 

@@ -1,10 +1,11 @@
-"""`python -m local.openapi` (`make openapi`): write docs/openapi.json, the description of the API, from the routes."""
+"""`python -m local.openapi` (`make openapi`): write docs/openapi.json and the tables of docs/routes.md from the routes."""
 
 import json
 from pathlib import Path
 from typing import Final
 
 from functions.meta.openapi import document
+from local import route_tables
 
 FILE: Final = Path(__file__).parents[1] / "docs" / "openapi.json"
 
@@ -16,3 +17,4 @@ def text() -> str:
 
 if __name__ == "__main__":
     FILE.write_text(text(), encoding="utf-8")
+    route_tables.FILE.write_text(route_tables.page(), encoding="utf-8")

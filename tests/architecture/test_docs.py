@@ -32,6 +32,7 @@ from tests.unit.tools.fakes import FakeReader, rag_with, scope_for
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
 TOOLS_PAGE = (ROOT / "docs" / "tools.md").read_text(encoding="utf-8")
+EXTENDING = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 AGENTS = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
 MAX_SECTION_BYTES = 8192
 """The demo ingests each section as one document."""
@@ -127,8 +128,8 @@ def test_the_table_of_tools_has_every_tool_with_its_category_and_its_arguments()
 
 
 def test_the_example_of_a_tool_runs_unchanged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    section = AGENTS.split("## Adding a tool", 1)[1].split("## Adding a kind", 1)[0]
-    source, line = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    section = EXTENDING.split("## Add a tool\n", 1)[1].split("\n## ", 1)[0]
+    source, line = re.findall(r"```(?:python|text)\n(.*?)```", section, re.DOTALL)
     (name, target), *others = cast("dict[str, str]", yaml.safe_load(f"{{{line}}}")).items()
     assert not others
     module = target.partition(":")[0]
@@ -164,8 +165,8 @@ def test_the_example_of_a_tool_runs_unchanged(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_the_example_of_a_kind_and_its_test_run_unchanged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    section = AGENTS.split("## Adding a kind", 1)[1].split("\n## ", 1)[0]
-    source, line, test = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    section = EXTENDING.split("## Add a kind\n", 1)[1].split("\n## ", 1)[0]
+    source, line, test = re.findall(r"```(?:python|text)\n(.*?)```", section, re.DOTALL)
     (key, target), *others = cast("dict[str, str]", yaml.safe_load(f"{{{line}}}")).items()
     assert not others
     module, _, name = target.rpartition(".")

@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from spass.core import errors
 from spass.core.errors import SpassError
 from spass.web.errors import HTTP_ERROR_TYPES, http_error_type
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "troubleshooting.md"
 DOCUMENT = errors.__doc__ or ""
 TREE = re.search(r"    SpassError\n(.*?)\n\n", DOCUMENT, re.DOTALL)
 UPLOAD_CODES = frozenset({"overtaken", "index_replaced", "superseded", "survey_timeout"})
@@ -80,6 +82,22 @@ def test_only_errors_of_core_have_a_code_for_the_envelope() -> None:
         error for error in subclasses(SpassError) if "code" in vars(error) and error.__module__ != errors.__name__
     }
     assert {error.code for error in errors_outside_core if issubclass(error, SpassError)} == UPLOAD_CODES
+
+
+def test_the_page_about_errors_explains_each_code_below_its_status() -> None:
+    documented: dict[str, str] = {}
+    for title, section in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+        for code, text in re.findall(r"^### `(\w+)`\n\n(.+?)(?=^#|\Z)", section, re.DOTALL | re.MULTILINE):
+            assert code not in documented
+            assert text.strip()
+            documented[code] = title.partition(":")[0]
+    leaves = [error for error in subclasses(SpassError) if issubclass(error, SpassError) and error.code]
+    expected = {error.code: str(http_error_type(error("x")).status) for error in leaves}
+    in_records = {code for code, status in documented.items() if status == "The record of an upload"}
+    assert in_records >= UPLOAD_CODES
+    assert {code: status for code, status in documented.items() if code not in in_records} == {
+        code: status for code, status in expected.items() if code not in UPLOAD_CODES
+    }
 
 
 def test_the_docstring_lists_every_other_exception_as_internal() -> None:

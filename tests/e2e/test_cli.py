@@ -12,7 +12,7 @@ import pytest
 from spass import Spass
 from spass.sdk import SpassApiError
 from tests.e2e.conftest import Gateway
-from tests.e2e.test_readme import first_block
+from tests.e2e.test_documentation import first_block
 from tests.unit.cli.command import environment, spass, spass_in_terminal
 
 QUESTION = "What is 1791 * 17?"

@@ -120,9 +120,9 @@ def test_token_ids_are_refused_and_the_error_advises_to_send_text() -> None:
         OpenAI().embeddings.create(model=EMBEDDING, input=[[1, 2, 3]])
 
 
-def test_embeddings_of_many_texts_work_with_the_options_of_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert all(f"{name}={value}" in readme for name, value in CLIENT_OPTIONS.items())
+def test_embeddings_of_many_texts_work_with_the_options_of_the_page() -> None:
+    page = (ROOT / "docs" / "langchain.md").read_text(encoding="utf-8")
+    assert all(f"{name}={value}" in page for name, value in CLIENT_OPTIONS.items())
     texts = [f"text {number}" for number in range(600)]
     assert len(OpenAIEmbeddings(model=EMBEDDING, **CLIENT_OPTIONS).embed_documents(texts)) == 600
     with pytest.raises(BadRequestError, match=r"at most 256 .* limits\.embedding_inputs"):

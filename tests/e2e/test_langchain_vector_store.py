@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 from urllib.parse import unquote
 from uuid import uuid4
 
@@ -13,7 +13,7 @@ from langchain_tests.integration_tests import VectorStoreIntegrationTests
 
 from tests.e2e.conftest import ROOT, Gateway
 
-BLOCKS: Final = re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs" / "langchain.md").read_text(encoding="utf-8"))
+_, ADAPTER, EXAMPLE = re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs" / "langchain.md").read_text(encoding="utf-8"))
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 def adapter() -> Any:
     """Return the class that the page shows."""
     names: dict[str, Any] = {"__name__": "docs.langchain"}
-    exec(compile(BLOCKS[0], "docs/langchain.md", "exec"), names)
+    exec(compile(ADAPTER, "docs/langchain.md", "exec"), names)
     return names["SpassVectorStore"]
 
 
@@ -91,6 +91,6 @@ def test_a_normalized_document_path_does_not_delete_the_index(gateway: Gateway) 
 
 
 def test_the_example_of_the_page_runs(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
-    example = BLOCKS[1].replace("http://127.0.0.1:3000", gateway.url).replace("berlin-parks", "langchain-example")
-    exec(compile(BLOCKS[0] + example, "docs/langchain.md", "exec"), {"__name__": "docs.langchain"})
+    example = EXAMPLE.replace("http://127.0.0.1:3000", gateway.url).replace("berlin-parks", "langchain-example")
+    exec(compile(ADAPTER + example, "docs/langchain.md", "exec"), {"__name__": "docs.langchain"})
     assert "Tiergarten" in capsys.readouterr().out

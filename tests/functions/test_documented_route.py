@@ -13,7 +13,7 @@ from spass.core.time import Deadline
 from spass.web.app import create_app
 from tests.functions.gateway import Gateway
 
-GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "routes.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
 
 
 def load(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:

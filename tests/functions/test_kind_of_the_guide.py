@@ -1,4 +1,4 @@
-"""The kind that docs/agents.md shows streams at /c1, although it has no line about streaming."""
+"""The kind that docs/extending.md shows streams at /c1, although it has no line about streaming."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from spass.testing.model import in_turn
 from tests.functions.gateway import Gateway
 from tests.stream_grammar import answer_text, read_events
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "agents.md"
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
 
 
 def kind_of_the_guide(name: str) -> Any:

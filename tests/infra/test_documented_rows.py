@@ -14,7 +14,7 @@ from infra.workers import WORKERS, Trigger, Worker
 from .conftest import Deployment
 from .test_permissions import LOGS
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "routes.md"
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
 
 
 @pytest.fixture

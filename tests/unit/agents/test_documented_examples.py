@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-GUIDES: Final = ("docs/agents.md", "docs/providers.md", "docs/routes.md")
+GUIDE: Final = "docs/extending.md"
 REGISTRIES: Final = {
     "spass.tools.": "shared/spass/tools/registry.py",
     "spass.agents.": "shared/spass/agents/kinds/registry.py",
@@ -46,12 +46,12 @@ CHECKS: Final = [
 
 def write_examples(copy: Path) -> set[str]:
     """Write the files and the lines of the guides into ``copy``. Return the names of the files."""
-    text = "\n".join((ROOT / guide).read_text(encoding="utf-8") for guide in GUIDES)
+    text = (ROOT / GUIDE).read_text(encoding="utf-8")
     files = dict(re.findall(r"`((?:shared|tests|functions)/[\w/]+\.py)`:\n\n```python\n(.*?)```", text, re.DOTALL))
     for name, source in files.items():
         (copy / name).parent.mkdir(exist_ok=True)
         (copy / name).write_text(source, encoding="utf-8")
-    lines = re.findall(r"```(?:python|text)\n((?:\"\w+\": |Route\(|Worker\()[^\n]+,)\n```", text)
+    lines = re.findall(r"```text\n((?:\"\w+\": |Route\(|Worker\()[^\n]+,)\n```", text)
     assert len(lines) == len(files) - 1, "each file but the test has its line"
     for line in lines:
         registry = copy / next(name for part, name in REGISTRIES.items() if part in line)
@@ -63,8 +63,8 @@ def write_examples(copy: Path) -> set[str]:
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkout")
-    for name in ("shared", "functions", "infra", "local", "tests", "docs", "agents", "requirements", "bench", "ui"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "node_modules", "images"))
+    for name in ("shared", "functions", "infra", "local", "tests", "docs", "agents", "requirements", "bench", "ui", ".github"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
     for path in ROOT.iterdir():
         if path.is_file():
             shutil.copy2(path, folder)

@@ -1,4 +1,4 @@
-"""The provider that ``docs/providers.md`` describes: one file and one line of the registry."""
+"""The provider that ``docs/extending.md`` describes: one file and one line of the registry."""
 
 import json
 import re
@@ -20,11 +20,13 @@ from tests.unit.llm.scripted_upstream import KEY, context, request
 
 pytestmark = pytest.mark.anyio
 
-DOCUMENT = (Path(__file__).resolve().parents[4] / "docs" / "providers.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[4] / "docs" / "extending.md").read_text(encoding="utf-8")
+DOCUMENT = PAGE.split("## Add a provider\n", 1)[1].split("\n## ", 1)[0]
 
 
 async def test_a_new_provider_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, line = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+    (file,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+    (line,) = re.findall(r"```text\n(.*?)```", DOCUMENT, re.DOTALL)
     (gateway,) = re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL)
     (name, entry), *others = eval(f"{{{line}}}", {"ProviderEntry": ProviderEntry}).items()
     assert not others
