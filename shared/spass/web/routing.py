@@ -99,7 +99,8 @@ class CallerRoute(APIRoute):
             exchange.enter(services.scope(caller), services)
             if self.admin_only and not caller.identity.admin:
                 raise AdminRequired("This route needs a token that gateway.yaml marks as admin.")
-            _reject_unknown(request, known)
+            if request.scope["query_string"]:
+                _reject_unknown(request, known)
             parsed = _ParsedRequest(request.scope, request.receive)
             parsed.raw = await read_body(request.stream(), request.headers.get("content-length"))
             if self.raw_type is not None:

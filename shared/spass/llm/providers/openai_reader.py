@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, BeforeValidator
 
-from spass.core.messages import FinishReason, TokenUsage
+from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendUnavailable
 from spass.llm.providers.error_responses import error_inside_answer
 from spass.llm.providers.http import malformed_response
@@ -164,9 +164,11 @@ class OpenAiReader:
         self._has_payload = True
         choice = payload.choices[0] if payload.choices else ChoicePayload()
         message = choice.message or choice.delta or MessagePayload()
-        calls = [piece for position, call in enumerate(message.tool_calls or ()) for piece in self._calls.add(position, call)]
+        calls: list[ToolCallDelta] = []
+        for position, call in enumerate(message.tool_calls or ()):
+            calls += self._calls.add(position, call)
         finish = self._finish(choice.finish_reason) if choice.finish_reason else None
-        if finish:
+        if finish and self._calls:
             calls += self._calls.finish()
         content = self._texts.content(message.content or "")
         refusal = self._texts.refusal(message.refusal or "")
@@ -190,8 +192,8 @@ class OpenAiReader:
 
     def _end(self) -> ChatDelta | None:
         """Return the rest of calls and characters, and a finish reason if the provider gave none, or None."""
-        calls, last = tuple(self._calls.end()), self._texts.end()
-        if calls:
+        last = self._texts.end()
+        if self._calls and (calls := tuple(self._calls.end())):
             last = replace(last or ChatDelta(), tool_calls=calls + (last.tool_calls if last else ()))
         if self._finish_reason is not None:
             return last
