@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from spass.sandbox.child_process import ChildFailed, ChildProcess
-from spass.sandbox.disk import DiskUse, is_nearly_full, measure_folder
+from spass.sandbox.disk import DiskUse, free_bytes, is_nearly_full, measure_folder
 from spass.sandbox.scratch_folder import in_thread
 
 _TICK_SECONDS: Final = 0.25
@@ -17,8 +17,8 @@ _MAX_FILE: Final = 16 * 2**20
 """Bytes of one file; a limit of the child's process."""
 _MAX_REMOVED: Final = 4
 _OWN_DESCRIPTORS: Final = 5
-_MAX_UNCOUNTED: Final = 4
-"""Open files that count as ordinary ones, whose room the folder shows. Each further one may be a removed file."""
+_MAX_SHOWN: Final = 4
+"""Open files that count as files of the folder, which shows their room, if it has as many. Each further one may be removed."""
 _SMALL: Final = 2**20
 """Bytes that a child may take also while the disk is nearly full."""
 _MAX_LIST: Final = 2**20
@@ -31,6 +31,7 @@ class ChildDisk:
 
     A removed file is in no folder, and keeps its room while it is mapped or open. The kernel shows the lists of a confined child
     to root alone, but lists that were opened before stay readable. They do not tell an open file that was removed from another.
+    So open files that may be removed count as much as they can hold, but not more than what the disk has lost meanwhile.
     """
 
     def __init__(self, max_files: int) -> None:
@@ -40,11 +41,13 @@ class ChildDisk:
         self._lock: Final = threading.Lock()
         self._last = DiskUse(0)
         self._is_over = False
+        self._free = 0
         self.folder: Path = Path()
 
     def attach(self, process: ChildProcess, folder: Path) -> None:
         """Measure the folder of this child from now on."""
         self._process, self.folder = process, folder
+        self._free = free_bytes(folder)
 
     def watch_removed_files(self, pid: int) -> None:
         """Also count the files that the child removes and still uses. Call this before it gets its first line.
@@ -62,7 +65,7 @@ class ChildDisk:
         """Return what the child takes. After ``stop``, return what it took before, because its room is not free yet."""
         with self._lock:
             if self._process is not None and not self._is_over:
-                self._last = measure_folder(self.folder, self._max_files)
+                self._last = measure_folder(self.folder, self._max_files, self._process.stopped)
                 if self._lists:
                     self._last = self._add_removed(self._last)
             return self._last
@@ -85,8 +88,10 @@ class ChildDisk:
         """Return ``use`` with the room of the removed files, each as large as a file can be."""
         mapped = self._count_mapped()
         too_many = f"mapped more than {_MAX_REMOVED} files that it had removed" if mapped > _MAX_REMOVED else None
-        removed = mapped + max(0, self._count_open() - _MAX_UNCOUNTED)
-        return DiskUse(use.size + removed * _MAX_FILE, use.fault or too_many)
+        opened = max(0, self._count_open() - min(_MAX_SHOWN, use.files)) * _MAX_FILE
+        if opened:
+            opened = min(opened, max(0, self._free - free_bytes(self.folder)))
+        return DiskUse(use.size + mapped * _MAX_FILE + opened, use.files, use.fault or too_many)
 
     def _count_mapped(self) -> int:
         """Return the number of removed files of the folder that the child maps."""

@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,8 @@ MAX_OUTPUT: Final = 64 * 2**20
 """Bytes of one line, and of everything that a child writes."""
 MAX_LINES: Final = 2000
 _END_SECONDS: Final = 5.0
+_STOP_SECONDS: Final = 1.0
+_POLL_SECONDS: Final = 0.0005
 _PR_SET_DUMPABLE: Final = 4
 _CPU_CLOCK: Final = 2
 """CPUCLOCK_SCHED of the kernel: the low bits of the number of a process's clock. ``clock_getcpuclockid`` builds it this way."""
@@ -57,7 +60,10 @@ class ChildProcess:
         self._transports: Final[list[asyncio.BaseTransport]] = []
         self._writer: asyncio.WriteTransport | None = None
         self._fault = ""
+        self._signals: Final = threading.Lock()
         self._is_paused = False
+        self._is_stopped = False
+        self._is_killed = False
         self._received = 0
         self._lines = 0
 
@@ -78,14 +84,31 @@ class ChildProcess:
         if self._writer is None:
             raise ChildFailed("is not connected")
         self._writer.write(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
-        if self._is_paused:
-            self._is_paused = False
-            self._signal_group(signal.SIGCONT)
+        with self._signals:
+            was_paused, self._is_paused = self._is_paused, False
+            if was_paused and not self._is_stopped:
+                self._signal_group(signal.SIGCONT)
 
     def pause(self) -> None:
         """Stop the child's process group until the next ``send``. The child cannot prevent it."""
-        self._is_paused = True
-        self._signal_group(signal.SIGSTOP)
+        with self._signals:
+            self._is_paused = True
+            self._signal_group(signal.SIGSTOP)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stop the child's process group during the body, whatever is sent meanwhile. One thread at a time may do so."""
+        with self._signals:
+            self._is_stopped = True
+            self._signal_group(signal.SIGSTOP)
+        try:
+            self._wait_until_stopped()
+            yield
+        finally:
+            with self._signals:
+                self._is_stopped = False
+                if not self._is_paused:
+                    self._signal_group(signal.SIGCONT)
 
     async def receive(self) -> bytes:
         """Return the next line.
@@ -116,14 +139,17 @@ class ChildProcess:
     def stop(self, fault: str) -> None:
         """Kill the child's process group. ``receive`` then raises ``ChildFailed`` with this fault."""
         self._fault = fault
-        self._signal_group(signal.SIGKILL)
+        with self._signals:
+            self._signal_group(signal.SIGKILL)
 
     def kill(self) -> None:
         """Kill the child's process group, wait until the child has ended, and close the pipes.
 
         This does not await: a cancelled task would skip the rest.
         """
-        self._signal_group(signal.SIGKILL)
+        with self._signals:
+            self._signal_group(signal.SIGKILL)
+            self._is_killed = True
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
         for transport in self._transports:
@@ -134,8 +160,19 @@ class ChildProcess:
 
     def _signal_group(self, number: signal.Signals) -> None:
         # The number of the group stays taken until the child is waited for, which only kill does.
-        with suppress(ProcessLookupError, PermissionError):  # macOS does not permit signals to a group that has ended
-            os.killpg(self._process.pid, number)
+        if not self._is_killed:
+            with suppress(ProcessLookupError, PermissionError):  # macOS does not permit signals to a group that has ended
+                os.killpg(self._process.pid, number)
+
+    def _wait_until_stopped(self) -> None:
+        """Wait until the child has stopped: it first ends the system call that it is in. Give up after a second."""
+        if not hasattr(os, "waitid"):  # macOS before Python 3.13
+            return
+        give_up = time.monotonic() + _STOP_SECONDS
+        how = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
+        with suppress(ChildProcessError):  # it was killed and waited for
+            while os.waitid(os.P_PID, self._process.pid, how) is None and time.monotonic() < give_up:
+                time.sleep(_POLL_SECONDS)
 
 
 def hide_memory() -> None:

@@ -90,7 +90,7 @@ class InsideChildren:
             if seconds - reported >= _TICK_SECONDS / 2:
                 self._report({"type": "Processor", "seconds": seconds})
                 reported = seconds
-            if fault := measure_folder(Path(self._folder), MAX_FILES).fault:
+            if fault := measure_folder(Path(self._folder), MAX_FILES, child.stopped).fault:
                 child.stop(fault)
             await asyncio.sleep(_TICK_SECONDS)
 

@@ -6,8 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain, repeat
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,7 @@ import pytest
 
 from spass.core.code_calls import CallReply, CodeRequest
 from spass.core.effects import Cell, CellResult, Queries
+from spass.sandbox.child_process import ChildProcess
 from spass.sandbox.disk import measure_folder
 from spass.sandbox.interpreter import TurnInterpreter
 from spass.sandbox.landlock import missing_for_processes
@@ -85,7 +87,7 @@ while True:
 OPEN = """
 import os
 files = []
-for number in range(8):
+for number in range(4):
     files.append(open(str(number), "wb"))
     files[-1].write(bytes(2**16))
     os.unlink(str(number))
@@ -126,6 +128,18 @@ with tempfile.TemporaryFile() as file:
         os.makedirs("a/b", mode=0o700)
         llm_query("wait")
         print(len(mapped), os.listdir("a"), os.path.getsize("large"))
+"""
+MOVING = """
+import os, time
+os.makedirs("a/moving")
+os.mkdir("b")
+for number in range(20):
+    open(f"a/moving/{number}", "w").close()
+print(flush=True)
+while True:
+    for here, there in ("ab", "ba"):
+        os.rename(f"{here}/moving", f"{there}/moving")
+        time.sleep(0.02)
 """
 AS_ORDINARY_USER = """
 import asyncio, ctypes, json, struct, sys
@@ -259,7 +273,11 @@ async def test_the_child_that_filled_the_disk_is_stopped_and_no_other(
 
 @pytest.mark.parametrize(
     "write",
-    ["open('x', 'w').write('y' * 10**5)", "files = [open(str(n), 'w') for n in range(4)]\nfor f in files: f.write('y' * 10)"],
+    [
+        "open('x', 'w').write('y' * 10**5)",
+        "import tempfile\nfile = tempfile.TemporaryFile()\nfile.write(b'y' * 10**5)\nfile.flush()",
+        "files = [open(str(n), 'w') for n in range(4)]\nfor f in files: f.write('y' * 10)",
+    ],
 )
 async def test_code_that_takes_little_runs_on_a_disk_that_is_nearly_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: str
@@ -275,7 +293,7 @@ async def test_code_can_keep_few_removed_files_open(tmp_path: Path) -> None:
 
 def test_files_that_are_removed_while_a_folder_is_listed_hide_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder").mkdir()
-    for number in range(20):
+    for number in range(40):
         (tmp_path / "folder" / str(number)).touch()
     real = os.scandir
 
@@ -289,5 +307,25 @@ def test_files_that_are_removed_while_a_folder_is_listed_hide_no_others(tmp_path
             yield iter(listed)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    assert measure_folder(tmp_path, 10).fault is not None
-    assert measure_folder(tmp_path, 10).fault is None  # only five are left
+    assert measure_folder(tmp_path, 10, nullcontext).fault is not None  # the folder is listed twice, and ten are left
+    assert measure_folder(tmp_path, 10, nullcontext).fault is None
+
+
+async def test_a_child_that_renames_its_files_all_the_time_hides_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.scandir
+
+    def scandir(descriptor: int) -> Iterator[os.DirEntry[str]]:
+        """List a folder while its files are elsewhere, as happens by chance, unless the child does nothing for 0.5 s."""
+        give_up = time.monotonic() + 0.5
+        while "moving" in os.listdir(descriptor) and time.monotonic() < give_up:
+            pass
+        return real(descriptor)
+
+    child = ChildProcess([sys.executable, "-c", MOVING], folder=tmp_path, environment={})
+    try:
+        await child.connect()
+        await child.receive()
+        monkeypatch.setattr(os, "scandir", scandir)
+        assert measure_folder(tmp_path, 10, child.stopped).fault == "wrote too many files"
+    finally:
+        child.kill()
