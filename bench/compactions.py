@@ -59,17 +59,19 @@ class Machine:
     definition: Mapping[str, Any]
 
     def steps(self, work: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
-        """Yield the input of each task, in order."""
+        """Yield the input of each task, in order. A choice takes its default: no limit stops a step here."""
         name = self.definition["StartAt"]
         while name is not None:
             state = self.definition["States"][name]
-            if state["Type"] != "Task":
-                raise SystemExit(f"the bench follows tasks only, and {name} is a {state['Type']}")
-            given = state["Parameters"].items()
-            yield {
-                key.removesuffix(".$"): work[value.removeprefix("$.")] if key.endswith(".$") else value for key, value in given
-            }
-            name = state.get("Next")
+            if state["Type"] not in ("Task", "Choice"):
+                raise SystemExit(f"the bench follows tasks and choices only, and {name} is a {state['Type']}")
+            if state["Type"] == "Task":
+                given = state["Parameters"].items()
+                yield {
+                    key.removesuffix(".$"): work[value.removeprefix("$.")] if key.endswith(".$") else value
+                    for key, value in given
+                }
+            name = _next(state)
 
     @property
     def transitions(self) -> int:
@@ -77,8 +79,12 @@ class Machine:
         start, in case AWS counts it too."""
         name, count = self.definition["StartAt"], 1
         while name is not None:
-            name, count = self.definition["States"][name].get("Next"), count + 1
+            name, count = _next(self.definition["States"][name]), count + 1
         return count
+
+
+def _next(state: Mapping[str, Any]) -> str | None:
+    return state.get("Default") if state["Type"] == "Choice" else state.get("Next")
 
 
 class Compaction:

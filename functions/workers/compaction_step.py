@@ -11,20 +11,24 @@ from spass.web.worker_function import worker_handler
 
 
 async def work(services: Services, event: Mapping[str, Any], deadline: Deadline) -> Json:
-    """Run one step of a job: ``plan``, ``summarise``, ``commit``, or ``fail`` after another step failed."""
+    """Run one step of a job: ``plan``, ``summarise``, ``commit``, or ``fail`` after another step failed.
+
+    ``wait`` in the answer is the number of seconds after which the machine calls ``summarise`` again, or 0.
+    """
+    wait = 0
     store, job, steps = services.aws.for_tenant(TenantId(event["tenant"])), JobId(event["job"]), services.compaction_steps
     match event["step"]:
         case "plan":
             await steps.plan(store, job)
         case "summarise":
-            await steps.summarise(store, job, deadline)
+            wait = await steps.summarise(store, job, deadline)
         case "commit":
             await steps.commit(store, job)
         case "fail":
             await steps.fail(store, job)
         case _:
             raise ValueError("This state machine has no such step.")
-    return {"job": job}
+    return {"job": job, "wait": wait}
 
 
 handler = worker_handler(

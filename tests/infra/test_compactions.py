@@ -21,17 +21,24 @@ AN_HOUR = 3600
 
 def test_a_successful_compaction_is_three_steps() -> None:
     way, state = [DEFINITION["StartAt"]], DEFINITION["States"][DEFINITION["StartAt"]]
-    while "Next" in state:
-        way.append(state["Next"])
-        state = DEFINITION["States"][state["Next"]]
-    assert way == ["Plan", "Summarise", "Commit"]
+    while following := state.get("Next") or state.get("Default"):
+        way.append(following)
+        state = DEFINITION["States"][following]
+    assert way == ["Plan", "Summarise", "IsLimited", "Commit"]
     assert state["End"] is True
 
 
-def test_each_step_gets_ids_and_passes_nothing_on() -> None:
+def test_a_summary_that_meets_a_rate_limit_is_called_again_and_holds_no_function_until_then() -> None:
+    states = DEFINITION["States"]
+    ((limit, wait),) = [(choice, states[choice["Next"]]) for choice in states["IsLimited"]["Choices"]]
+    assert (limit["Variable"], limit["NumericGreaterThan"]) == ("$.summary.wait", 0)
+    assert wait == {"Type": "Wait", "SecondsPath": "$.summary.wait", "Next": "Summarise"}
+
+
+def test_each_step_gets_ids_and_passes_at_most_a_number_on() -> None:
     for name, task in STEPS.items():
         assert task["Parameters"] == {"step": name.lower(), **IDS}
-        assert task["ResultPath"] is None
+        assert task["ResultPath"] == ("$.summary" if name == "Summarise" else None)
         assert [catch["ResultPath"] for catch in task.get("Catch", ())] == [None] * len(task.get("Catch", ()))
 
 

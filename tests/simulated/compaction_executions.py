@@ -35,7 +35,7 @@ class CompactionExecutions:
     jobs: CompactionJobs = field(init=False)
     steps: CompactionSteps = field(init=False)
     started: set[JobId] = field(default_factory=set)
-    under_way: set[asyncio.Task[None]] = field(default_factory=set)
+    under_way: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         clock = self.gateway.schedule.now
@@ -91,13 +91,13 @@ class CompactionExecutions:
         for _ in range(2 if self.gateway.schedule.rng.random() < _DUPLICATE_ODDS else 1):
             self._start(self._execute(JobId(message["id"])))
 
-    def _start(self, work: Any) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+    def _start(self, work: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work)
         self.under_way.add(task)
         task.add_done_callback(self._on_end)
         return task
 
-    def _on_end(self, task: asyncio.Task[None]) -> None:
+    def _on_end(self, task: asyncio.Task[Any]) -> None:
         self.under_way.discard(task)
         if not task.cancelled() and (error := task.exception()) and not isinstance(error, Crash | SpassError):
             self.gateway.schedule.errors.append(error)
@@ -112,7 +112,7 @@ class CompactionExecutions:
         machine = StateMachine(COMPACTION_MACHINE, self._attempt_step, wait=lambda seconds: asyncio.sleep(seconds * rng.random()))
         await machine.run({"tenant": TENANT, "job": job})
 
-    async def _attempt_step(self, event: Mapping[str, str]) -> None:
+    async def _attempt_step(self, event: Mapping[str, str]) -> object:
         """Attempt a step. If the attempt times out, its invocation continues, concurrently with the next attempt."""
         rng = self.gateway.schedule.rng
         invocation = self._start(self._invoke(event["step"], JobId(event["job"])))
@@ -120,16 +120,19 @@ class CompactionExecutions:
         await asyncio.wait({invocation}, timeout=rng.random() if times_out else None)
         if not invocation.done() or invocation.cancelled() or invocation.exception() is not None:
             raise TimeoutError
+        return invocation.result()
 
-    async def _invoke(self, step: str, job: JobId) -> None:
+    async def _invoke(self, step: str, job: JobId) -> Mapping[str, int]:
         store, steps = self.gateway.scope().store, self.steps
+        wait = 0
         with inject(self.gateway.schedule.process()):
             match step:
                 case "plan":
                     await steps.plan(store, job)
                 case "summarise":
-                    await steps.summarise(store, job, Deadline.after(_STEP_SECONDS))
+                    wait = await steps.summarise(store, job, Deadline.after(_STEP_SECONDS))
                 case "commit":
                     await steps.commit(store, job)
                 case _:
                     await steps.fail(store, job)
+        return {"wait": wait}

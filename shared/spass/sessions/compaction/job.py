@@ -97,7 +97,8 @@ class Job:
     """The compaction of ``plan.source``, a session of ``user`` with ``agent``.
 
     ``fallback_model`` writes the summary if the tenant has set no model; None if the requester's token may not use it. The job
-    ends at ``ends_at`` at the latest, in seconds since the epoch. ``cost`` is that of its model calls so far.
+    ends at ``ends_at`` at the latest, in seconds since the epoch. ``limited_at`` is when it first waited for its tenant's rate
+    limit. ``cost`` is that of its model calls so far.
     """
 
     id: JobId
@@ -112,6 +113,7 @@ class Job:
     finished_at: Timestamp | None = None
     result: JobResult | None = None
     failure: JobFailure | None = None
+    limited_at: Timestamp | None = None
     cost: Cost = NO_COST
 
     @property

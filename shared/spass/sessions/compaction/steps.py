@@ -4,8 +4,13 @@ A step may be called again after it has ended, or while an earlier call still ru
 nothing if the job has ended, and it does not write a summary twice. The job holds the session, so that no turn runs. If the hold
 expired between two steps, the next step takes it again; turns that were added in between are kept. An error that a step raises
 makes the machine retry the step. An error that a retry would not change ends the job.
+
+A step that meets the rate limit of its tenant before it has called a model ends, and the machine calls it again later. It keeps
+the session held. After the first call of a summary that needs several, it waits in its function: it would pay for them again.
 """
 
+import math
+import random
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +26,7 @@ from spass.core.bus import EMPTY_BUS, EventBus
 from spass.core.cost import Cost
 from spass.core.errors import (
     InternalError,
+    LimitExceeded,
     SessionArchived,
     SessionBusy,
     SessionNotFound,
@@ -28,7 +34,7 @@ from spass.core.errors import (
     StorageUnavailable,
 )
 from spass.core.ids import JobId, random_suffix
-from spass.core.time import Clock, Deadline
+from spass.core.time import Clock, Deadline, epoch_s, timestamp
 from spass.sessions.compaction import places
 from spass.sessions.compaction.commit import CompactionResult, commit_compaction
 from spass.sessions.compaction.job import (
@@ -50,6 +56,13 @@ from spass.sessions.session import HoldKind, Session, decode_session
 
 if TYPE_CHECKING:
     from spass.sessions.compaction.summary import Summarizer
+
+_PATIENCE_SECONDS: Final = 180
+"""Seconds after which a job that cannot call a model because of a rate limit fails."""
+_LONGEST_WAIT: Final = 75.0
+"""A minute of tokens is free after at most so many seconds. A budget that is spent is not."""
+_JITTER_SECONDS: Final = 5
+"""Jobs that wait for the same minute must not all come back at that moment."""
 
 _RETRYABLE: Final = (StorageUnavailable, InternalError, SessionBusy)
 """Errors that a retry may avoid, or that an operator must look at."""
@@ -84,11 +97,12 @@ class CompactionSteps:
         except ConditionFailed:
             await self._release_if_finished(store, held.job)
 
-    async def summarise(self, store: TenantStore, job_id: JobId, deadline: Deadline) -> None:
-        """Store the draft of the summary, or end the job as failed."""
+    async def summarise(self, store: TenantStore, job_id: JobId, deadline: Deadline) -> int:
+        """Store the draft of the summary, or end the job as failed, and return 0. If a rate limit does not let it begin, return
+        the seconds after which this must be called again."""
         held = await self._acquire(store, job_id)
         if held is None or await _read_draft(store, held.job) is not None:
-            return
+            return 0
         job, session = held
         scope = _job_scope(store, job, deadline, self._bus)
         try:
@@ -102,7 +116,32 @@ class CompactionSteps:
             await _add_cost(store, job, scope.tally.total)
             raise
         except SpassError as error:
+            wait = self._seconds_to_wait(job, error) if not scope.tally.has_acted else 0
+            if wait and await self._keep(store, job, wait):
+                return wait
             await fail_job(store, job, JobFailure.of(error), self._clock(), cost=scope.tally.total)
+        return 0
+
+    def _seconds_to_wait(self, job: Job, error: SpassError) -> int:
+        """Return the seconds after which a job that ``error`` stopped may go on. 0: ``error`` is not a limit that ends soon, or
+        the job has waited long enough."""
+        if not isinstance(error, LimitExceeded) or error.retry_after is None or error.retry_after > _LONGEST_WAIT:
+            return 0
+        if job.limited_at is not None and self._clock() >= epoch_s(job.limited_at) + _PATIENCE_SECONDS:
+            return 0
+        return math.ceil(error.retry_after + random.uniform(0, _JITTER_SECONDS))  # noqa: S311 (jitter)
+
+    async def _keep(self, store: TenantStore, job: Job, seconds: int) -> bool:
+        """Hold the session of a job that waits for ``seconds``, and a minute longer. Return False if the job has lost it or has
+        ended."""
+        now = self._clock()
+        try:
+            await renew_hold(store, job.plan.source, job.id, now + seconds)
+            if job.limited_at is None:
+                await store.table.write(job_update(store, job, replace(job, limited_at=timestamp(now))))
+        except ConditionFailed:
+            return False
+        return True
 
     async def commit(self, store: TenantStore, job_id: JobId) -> None:
         """Commit the compaction, or end the job as failed. Then give the job's place to the tenant's next one."""
@@ -210,7 +249,7 @@ def _job_scope(store: TenantStore, job: Job, deadline: Deadline, bus: EventBus) 
         bypass_cache=True,
         bus=bus,
     )
-    return replace(scope, max_wait=JOB_MAX_WAIT).for_agent(job.agent, job.plan.source)
+    return replace(scope, max_wait=JOB_MAX_WAIT, can_be_put_back=True).for_agent(job.agent, job.plan.source)
 
 
 async def _add_cost(store: TenantStore, job: Job, cost: Cost) -> None:

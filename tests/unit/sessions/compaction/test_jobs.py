@@ -275,11 +275,11 @@ async def test_a_failed_summary_leaves_the_session_unchanged_and_released(deploy
 
 
 async def test_a_waiting_request_gets_the_retry_after_of_the_failure(deployment: SimulatedDeployment) -> None:
-    deployment.model.failure = RateLimited("The provider is busy.", retry_after=40)
+    deployment.model.failure = RateLimited("The provider is busy.", retry_after=400)
     answer = await deployment.compact(await deployment.session())
     error_of(answer, 429, "rate_limited")
     assert answer is not None
-    assert answer.headers["retry-after"] == "40"
+    assert answer.headers["retry-after"] == "400"
 
 
 async def test_a_job_that_never_started_fails_after_an_hour_and_releases_its_session(deployment: SimulatedDeployment) -> None:

@@ -11,6 +11,10 @@ from spass.aws.clients import TenantStore
 from spass.aws.leases import LEASE_SECONDS
 from spass.aws.table import TTL
 from spass.aws.writes import Put, Update
+from spass.calls.admission import Admission, CallReservation
+from spass.calls.scope import REQUEST_MAX_WAIT, Scope
+from spass.core.cost import Cost
+from spass.core.errors import RateLimited
 from spass.core.ids import AgentName, JobId, MessageId, SessionId, UserId, new_id
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import timestamp
@@ -407,3 +411,78 @@ async def test_a_step_after_the_time_limit_fails_the_job(deployment: SimulatedDe
     assert record.failure.code == "upstream_timeout"
     head = await deployment.head(session)
     assert (head.hold, head.archived_at) == (None, None)
+
+
+class Limited:
+    """A tenant's rate limit that refuses calls of models. ``waits`` are the seconds that each refused call was ready to wait."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waits: list[float] = []
+        self.is_full = True
+        reserve = Admission._reserve
+
+        async def refuse(admission: Admission, scope: Scope, expected: TokenUsage, cost: Cost) -> CallReservation:
+            if self.is_full:
+                self.waits.append(scope.seconds_to_wait)
+                raise RateLimited("The limit is reached.", retry_after=50)
+            return await reserve(admission, scope, expected, cost)
+
+        monkeypatch.setattr(Admission, "_reserve", refuse)
+
+
+async def test_a_summary_that_meets_the_rate_limit_leaves_its_function_and_is_written_later(
+    deployment: SimulatedDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session is held meanwhile."""
+    limit = Limited(monkeypatch)
+    session = await deployment.session()
+    job = await start_job(deployment, session)
+    await deployment.step("plan", job)
+    for _ in range(2):
+        answer = await deployment.step("summarise", job)
+        assert isinstance(answer, dict)
+        wait = answer["wait"]
+        assert isinstance(wait, int)
+        assert 50 <= wait <= 55
+        await asyncio.sleep(wait)
+        hold = (await deployment.head(session)).hold
+        assert hold is not None
+        assert (hold.owner, hold.live(deployment.clock())) == (job, True)
+    assert limit.waits == [REQUEST_MAX_WAIT] * 2
+    assert (await job_of(deployment, job)).status == "running"
+    limit.is_full = False
+    assert await deployment.step("summarise", job) == {"job": job, "wait": 0}
+    await deployment.step("commit", job)
+    assert (await job_of(deployment, job)).status == "succeeded"
+    assert len(deployment.model.requests) == 1
+
+
+async def test_a_summary_that_does_not_get_below_the_rate_limit_fails_in_minutes(
+    deployment: SimulatedDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = Limited(monkeypatch)
+    deployment.played = True
+    session = await deployment.session()
+    began = deployment.clock()
+    job = await start_job(deployment, session)
+    await deployment.settled()
+    assert 180 <= deployment.clock() - began < 300
+    record = await job_of(deployment, job)
+    assert record.failure is not None
+    assert (record.failure.code, record.failure.retry_after) == ("rate_limited", 50)
+    assert (await deployment.head(session)).hold is None
+    assert len(limit.waits) <= 6
+    assert deployment.failed_executions == []
+
+
+async def test_a_job_that_ends_while_its_summary_is_put_back_stays_ended(
+    deployment: SimulatedDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Limited(monkeypatch)
+    session = await deployment.session()
+    job = await start_job(deployment, session)
+    await deployment.step("summarise", job)
+    await deployment.step("fail", job)
+    assert await deployment.step("summarise", job) == {"job": job, "wait": 0}
+    assert (await job_of(deployment, job)).status == "failed"
+    assert (await deployment.head(session)).hold is None
