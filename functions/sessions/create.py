@@ -2,6 +2,7 @@
 
 from starlette.responses import Response
 
+from spass.agents.usable import check_token
 from spass.aws.idempotency import Claim
 from spass.sessions.session import CreateSession, SessionView
 from spass.web.exchange import CurrentExchange
@@ -17,6 +18,7 @@ router = api_router()
 async def create_session(name: AgentParameter, exchange: CurrentExchange, body: CreateSession | None = None) -> Response:
     """Create a session. Missing values come from the tenant's settings, and the session keeps them."""
     services, agent = exchange.services, agent_of_sessions(exchange, name)
+    check_token(exchange.scope.caller.identity, agent)
     options = body or CreateSession()
     options = options.model_copy(update={"workspace": agent.session_workspace(options.workspace)})
 

@@ -61,7 +61,7 @@ def target(gateway: Gateway, route: str, agent: str = "counting") -> Target:
         return Target("/v1/ask", {"input": text, "agent": agent})
     if route == "chat":
         return Target(f"/a1/agents/{agent}/chat", {"message": text})
-    session = gateway.send("POST", f"/a1/agents/{agent}/sessions").json["id"]
+    session = gateway.send("POST", f"/a1/agents/{agent}/sessions", token="demo-admin-token").json["id"]
     return Target(f"/a1/agents/{agent}/sessions/{session}/messages", {"message": text})
 
 

@@ -29,7 +29,7 @@ def history(gateway: Gateway, session: str, agent: str = AGENT) -> list[Any]:
 
 
 def start(gateway: Gateway, agent: str = AGENT) -> str:
-    session: str = gateway.send("POST", f"{agent}/sessions", body={}).json["id"]
+    session: str = gateway.send("POST", f"{agent}/sessions", token="demo-admin-token", body={}).json["id"]
     return session
 
 

@@ -11,11 +11,12 @@ from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.agents.performers.infer import InferPerformer
 from spass.agents.performers.page import PagePerformer, open_fetcher
 from spass.agents.spec import AgentSpec
+from spass.agents.usable import check_token
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.calls.text_cleaning import strip_invisible
 from spass.core.effects import HarnessResult, HarnessSpec
-from spass.core.errors import InternalError, ModelNotAllowed
+from spass.core.errors import InternalError
 from spass.core.events import Event
 from spass.core.ids import AgentName, IndexId, WorkspaceId
 from spass.core.memory import Memory, MemoryOfTurn
@@ -84,8 +85,7 @@ class Engine:
             SandboxUnavailable, KindUnavailable: this gateway cannot run the agent's kind.
             InvalidRequest: the agent may not work in its workspace.
         """
-        if not scope.caller.identity.allows(spec.model):
-            raise ModelNotAllowed(f"This token may not use the model '{spec.model}' of the agent '{spec.name}'.")
+        check_token(scope.caller.identity, spec)
         if spec.sandbox is not None:
             spec.sandbox.check()
         agent = spec.build()

@@ -6,13 +6,19 @@ from typing import TypeAlias
 from spass.agents.kinds.base import BaseAgent
 from spass.agents.kinds.registry import KINDS
 from spass.agents.spec import AgentSpec
-from spass.core.errors import SandboxUnavailable
+from spass.core.errors import ModelNotAllowed, SandboxUnavailable
 from spass.llm.backends import is_served
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Identity
 
 UnusableReason: TypeAlias = Callable[[AgentSpec], str | None]
 """Return why an agent cannot be used, for people, or None if it can."""
+
+
+def check_token(identity: Identity, agent: AgentSpec) -> None:
+    """Raise ModelNotAllowed if a token of ``identity`` may not use the model of ``agent``."""
+    if not identity.allows(agent.model):
+        raise ModelNotAllowed(f"This token may not use the model '{agent.model}' of the agent '{agent.name}'.")
 
 
 def always_usable(_: AgentSpec) -> str | None:

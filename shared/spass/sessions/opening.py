@@ -12,15 +12,16 @@ from spass.aws import keys
 from spass.aws.attributes import Value
 from spass.aws.clients import TenantStore
 from spass.aws.table import TransactionFailed
-from spass.aws.writes import ITEM_ABSENT, Put, Write
+from spass.aws.writes import ITEM_ABSENT, Absent, Delete, Put, Write
 from spass.core.errors import SessionArchived, SessionBusy, SessionNotFound, StorageUnavailable
 from spass.core.ids import AgentName, SessionId, UserId, new_id, random_suffix
 from spass.core.messages import Message
 from spass.core.time import Clock
-from spass.sessions.hold import acquire_hold
+from spass.sessions.hold import acquire_hold, held_by
 from spass.sessions.imported import imported_turn
+from spass.sessions.names import name_removal
 from spass.sessions.newest import newest_session
-from spass.sessions.record import TurnRecord, store_body, stored_overflow_key
+from spass.sessions.record import TurnRecord, overflow_key, store_body, stored_overflow_key
 from spass.sessions.session import Hold, Session, decode_session
 
 if TYPE_CHECKING:
@@ -65,6 +66,25 @@ class OpenedSession:
 
     session: Session
     turns: Sequence[TurnRecord] | None = None
+
+
+async def remove_refused(store: TenantStore, opened: OpenedSession, owner: str) -> None:
+    """Remove the session that the turn ``owner`` has created, if the turn is refused before its first model call. Do nothing if
+    the turn continued an existing session or that of an operator. If the table does not answer, the session stays."""
+    session = opened.session
+    if opened.turns is None or session.operator is not None:
+        return
+    tenant, is_ours = store.tenant, held_by(owner) & Absent("deleted_at") & Absent("archived_at")
+    writes: list[Write] = [
+        Delete(keys.session_head(tenant, session.id), is_ours),
+        Delete(keys.user_session(tenant, session.user, session.agent, session.id)),
+        *(Delete(keys.session_turn(tenant, session.id, 1)) for _ in opened.turns),
+    ]
+    if session.name is not None:
+        writes.append(name_removal(store, session, session.name))
+    with suppress(TransactionFailed, StorageUnavailable):
+        await store.table.transact(writes, token=random_suffix())
+        await store.objects.delete([overflow_key(session.id, turn.id) for turn in opened.turns])
 
 
 class SessionOpener:

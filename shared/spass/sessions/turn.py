@@ -29,6 +29,7 @@ from spass.core.errors import (
     IdempotencyInProgress,
     InternalError,
     InvalidRequest,
+    LimitExceeded,
     SessionArchived,
     SessionBusy,
     SpassError,
@@ -45,7 +46,7 @@ from spass.sessions.commit_participants import read_commit
 from spass.sessions.decided_calls import with_decisions
 from spass.sessions.held_session import HeldSession
 from spass.sessions.hold import new_hold
-from spass.sessions.opening import OpenedSession, SessionOpener
+from spass.sessions.opening import OpenedSession, SessionOpener, remove_refused
 from spass.sessions.record import TurnRecord, TurnRecorder, load_turns
 from spass.sessions.session import Hold, HoldKind, Session
 from spass.sessions.turn_request import CommitWith, Respond, TurnRequest
@@ -172,6 +173,10 @@ class Turn:
                     joined = await read_commit(events, recorded.outcome)
             await self._commit(held, recorded, joined)
             yield last_event
+        except LimitExceeded:
+            if not self._scope.tally.total.sub_calls:
+                await remove_refused(self._store, opened, self.id)
+            raise
         finally:
             await held.release()
 
