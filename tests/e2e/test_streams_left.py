@@ -1,4 +1,4 @@
-"""Streams that end early: a client disconnects from ``/v1/chat/completions``, or the server stops."""
+"""Answers that end early: a client disconnects, or the server stops."""
 
 import hashlib
 import json
@@ -6,13 +6,14 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, Final
 
 import httpx
 import pytest
 
+from spass.core.messages import Json
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
 from tests.e2e.conftest import Gateway, running_gateway
 
@@ -90,7 +91,10 @@ def gateway(endless_upstream: EndlessUpstream, tmp_path_factory: pytest.TempPath
     with serve(endless_upstream.answer) as url:
         digest, limited = (hashlib.sha256(token.encode()).hexdigest() for token in (TOKEN, LIMITED))
         config = CONFIG.format(url=f"{url}/v1", digest=digest, limited=limited)
-        agents = {"counting": "name: counting\nmodel: endless\ndescription: Counts.\n"}
+        agents = {
+            "counting": "name: counting\nmodel: endless\ndescription: Counts.\n",
+            "waiting": "name: waiting\nmodel: narrow\nmax_tokens: 400\ndescription: Waits.\n",
+        }
         with running_gateway(tmp_path_factory.mktemp("streams"), config, agents) as gateway:
             yield gateway
 
@@ -128,25 +132,37 @@ def test_a_disconnect_stops_the_model_call_and_is_audited_as_cancelled(gateway: 
     assert float(record["cost_usd"]) > 0
 
 
+CHATS: Final[Mapping[str, Mapping[str, Json]]] = {
+    "/v1/chat/completions": {
+        "model": "narrow",
+        "messages": [{"role": "user", "content": "Wait."}],
+        "max_completion_tokens": 400,
+    },
+    "/a1/agents/waiting/chat": {"message": "Wait."},
+    "/v1/ask": {"agent": "waiting", "input": "Wait."},
+}
+
+
 @pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "k"}], ids=["without a key", "with a key"])
+@pytest.mark.parametrize("path", CHATS)
 def test_a_chat_whose_client_leaves_while_it_waits_for_a_limit_is_not_made(
-    gateway: Gateway, upstream: EndlessUpstream, key: dict[str, str]
+    gateway: Gateway, upstream: EndlessUpstream, path: str, key: dict[str, str]
 ) -> None:
     upstream.asked.clear()
     upstream.release.clear()
     answers: list[httpx.Response] = []
 
-    def chat(message: str, max_tokens: int, *, timeout: float = SECONDS, headers: dict[str, str] | None = None) -> None:
+    def chat(message: str, max_tokens: int) -> None:
         body = {"model": "narrow", "messages": [{"role": "user", "content": message}], "max_completion_tokens": max_tokens}
         with gateway.client(LIMITED) as client:
-            answers.append(client.post("/v1/chat/completions", json=body, headers=headers, timeout=timeout))
+            answers.append(client.post("/v1/chat/completions", json=body, timeout=SECONDS))
 
     holding = threading.Thread(target=chat, args=["Hold.", 400])
     holding.start()
     assert upstream.received.wait(SECONDS)
     ended = gateway.output.count('"status":499')
-    with pytest.raises(httpx.ReadTimeout):
-        chat("Wait.", 400, timeout=1, headers=key)
+    with gateway.client(LIMITED) as client, pytest.raises(httpx.ReadTimeout):
+        client.post(path, json=CHATS[path], headers=key, timeout=1)
     if not key:
         wait_until(lambda: gateway.output.count('"status":499') == ended + 1)
     upstream.release.set()

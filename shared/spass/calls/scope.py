@@ -183,8 +183,9 @@ class Scope:
         return replace(self, parent=call)
 
     def nested(self) -> "Scope":
-        """Return the scope of an agent that works for the call of this scope: one level deeper, with a part of its tally."""
-        return replace(self, depth=self.depth + 1, tally=self.tally.part())
+        """Return the scope of an agent that works for the call of this scope: one level deeper, with a part of its tally.
+        A model has made that call, so it does not end with the client."""
+        return replace(self, depth=self.depth + 1, tally=self.tally.part(), sleep=None)
 
     def for_agent(self, agent: AgentName, session: SessionId | None = None, *, kind: str | None = None) -> "Scope":
         """Return the scope of the work of ``agent``, in ``session`` if there is one. ``kind`` is the key of its kind."""

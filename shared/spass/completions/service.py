@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spass.agents.render.chunks import Chunk, ChunkWriter
@@ -94,7 +93,7 @@ class Completions:
 
     async def _events(self, scope: Scope, request: ChatCompletionRequest, augment: Augment) -> AsyncGenerator[Event, None]:
         if request.model.startswith(AGENT_MODEL_PREFIX):
-            return self._agent_models().events(replace(scope, sleep=None), request)  # an agent's run is always finished
+            return self._agent_models().events(scope, request)
         if not self._config.has_model(request.model) and request.model in self._agent_models():
             raise model_not_found(request.model, names_agent=True)
         settings = (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config

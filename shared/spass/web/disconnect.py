@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
@@ -25,30 +25,36 @@ async def run_for_client(exchange: Exchange, client: Receive, work: Callable[[Sc
     """
     if exchange.idempotency is not None:
         return await work(exchange.scope)
-    waiting = _Waiting(client)
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 (only a callback of the event loop runs outside of a task)
+    waiting = _Waiting(client, task)
     try:
         return await work(replace(exchange.scope, sleep=waiting.sleep))
     except asyncio.CancelledError:
-        if waiting.client_left:
+        if waiting.client_left and task.uncancel() == 0:
             raise ClientDisconnect from None
         raise
 
 
 class _Waiting:
-    """The waiting of one request. Nothing watches the client at other times, so a request that never waits costs nothing more."""
+    """The waiting of one request, which runs in ``task``. Nothing watches the client at other times, so a request that never
+    waits costs nothing more."""
 
-    def __init__(self, client: Receive) -> None:
+    def __init__(self, client: Receive, task: "asyncio.Task[Any]") -> None:
         self._client = client
+        self._task = task
         self.client_left = False
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep for ``seconds``. If the client disconnects, raise CancelledError, which ends the call as a cancellation does."""
+        """Sleep for ``seconds``. If the client disconnects, cancel the request: the sleeper may be one of several tasks of it."""
         disconnect = asyncio.ensure_future(wait_for_disconnect(self._client))
         try:
             await asyncio.wait({disconnect}, timeout=seconds)
             if disconnect.done():
-                self.client_left = True
-                raise asyncio.CancelledError
+                if not self.client_left:
+                    self.client_left = True
+                    self._task.cancel()
+                await asyncio.Event().wait()  # until the cancellation arrives
         finally:
             disconnect.cancel()
 

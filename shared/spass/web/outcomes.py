@@ -17,6 +17,7 @@ from spass.core.errors import InternalError
 from spass.core.events import Event, Failed
 from spass.core.outcome import TurnOutcome, decode_outcome, encode_outcome
 from spass.tenancy.response_model import ResponseModel
+from spass.web.disconnect import run_for_client
 from spass.web.exchange import Exchange, render_cost_headers
 from spass.web.idempotency import REPLAYED_HEADER, holding
 from spass.web.json import json_response
@@ -46,28 +47,35 @@ async def answer_run(
     If an earlier attempt of the request recorded an outcome, return that.
 
     ``run`` gets the scope with the deadline of the answer. ``client`` is the ASGI receive function. Without an Idempotency-Key, a
-    stream ends when the client disconnects. With a key it continues, so that the outcome is stored for the client's retry.
-    ``shows_kind``: the end of the stream names the agent's kind.
+    stream ends when the client disconnects, and a run without one if its first model call then waits for capacity. With a key it
+    continues, so that the outcome is stored for the client's retry. ``shows_kind``: the end of the stream names the agent's kind.
 
     Raises:
         SpassError: the run was refused, or failed before the answer began.
         IdempotencyInProgress, IdempotencyKeyReused: the same as ``idempotency.acquire``.
-        ClientDisconnect: the client disconnected before the first event, and the request has no key.
+        ClientDisconnect: the client disconnected before the first event or model call, and the request has no key.
     """
     request, writer = exchange.idempotency, EventWriter(exchange.request_id, agent.name, shows_kind=shows_kind)
     claim = await idempotency.acquire(exchange.scope.store, request) if request is not None else None
     if isinstance(claim, StoredAnswer):
         outcome = decode_outcome(claim.body, claim.headers)
         return await _replay(exchange, writer, outcome) if stream else _respond(outcome, render, replayed=True)
-    items = run(exchange.scope.streaming if stream else exchange.scope)
-    if claim is not None:
-        items = _record_outcome(claim, items)
+
+    def run_in(scope: Scope) -> AsyncGenerator[Event | TurnOutcome, None]:
+        return _record_outcome(claim, run(scope)) if claim is not None else run(scope)
+
     if stream:
-        return await _stream(exchange, _render(writer, items), client=client if claim is None else None)
+        chunks = _render(writer, run_in(exchange.scope.streaming))
+        return await _stream(exchange, chunks, client=client if claim is None else None)
+    return _respond(await run_for_client(exchange, client, lambda scope: _outcome_of(run_in(scope))), render)
+
+
+async def _outcome_of(items: AsyncGenerator[Event | TurnOutcome, None]) -> TurnOutcome:
+    """Return the outcome with which a run ends."""
     async with aclosing(items):
         async for item in items:
             if isinstance(item, TurnOutcome):
-                return _respond(item, render)
+                return item
     raise InternalError("The run ended without an outcome.")
 
 
