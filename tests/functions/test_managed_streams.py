@@ -176,6 +176,16 @@ def test_a_run_whose_engine_takes_no_connection_is_as_one_without_a_backend(clie
     assert_failed(client, agent, "upstream_error")
 
 
+def test_a_run_whose_backends_all_failed_just_before_is_as_one_without_a_backend(client: ManagedClient) -> None:
+    client.gateway.model.failure = AttemptFailed("The provider is down.")
+    first, second = (stream(client, client.create()) for _ in range(2))
+    assert [(reply.status, reply.code) for reply in (first, second)] == [
+        (502, "upstream_error"),
+        (503, "no_backend_available"),
+    ]
+    assert second.headers["x-should-retry"] == "false"
+
+
 def test_a_run_that_fails_in_the_middle_ends_with_error_and_without_done(client: ManagedClient) -> None:
     client.gateway.model.script = [ChatDelta("It is "), AttemptFailed("The provider is down.")]
     reply = stream(client, agent := client.create())

@@ -281,7 +281,7 @@ class UpstreamError(Upstream, code="upstream_error"): ...
 
 
 class UpstreamUnreachable(UpstreamError):
-    """No connection to any backend could be made, so nothing was sent to the model."""
+    """No backend takes requests: no connection could be made, or each had failed before and its circuit was open."""
 
 
 class SummaryFailed(Upstream, code="summary_failed"):

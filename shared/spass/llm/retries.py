@@ -100,6 +100,7 @@ class RetrySchedule:
         self._timing = timing
         self._sleep = context.sleep or timing.sleep
         self._circuits = circuits
+        self._began_down = all(circuits.open_until(backend.name, self._expected_tokens) is not None for backend in backends)
         self._failures: list[AttemptFailed] = []
         self._waits: dict[str, _Wait] = {}
         self._room_at: dict[str, float] = {}  # when a backend has room again: its retry-after, or our limit's estimate
@@ -250,8 +251,9 @@ class RetrySchedule:
             )
         if isinstance(self._last_failure, BackendTimeout):
             return UpstreamError("The model's provider did not answer in time.")
-        is_unreachable = bool(self._failures) and all(isinstance(failure, BackendUnreachable) for failure in self._failures)
-        return (UpstreamUnreachable if is_unreachable else UpstreamError)("The model's provider failed. Try again later.")
+        is_unreachable = all(isinstance(failure, BackendUnreachable) for failure in self._failures)
+        kind = UpstreamUnreachable if self._failures and (is_unreachable or self._began_down) else UpstreamError
+        return kind("The model's provider failed. Try again later.")
 
 
 def _deadline_error() -> UpstreamTimeout:

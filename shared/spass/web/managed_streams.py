@@ -49,11 +49,11 @@ async def stream_message(exchange: Exchange, agent: ManagedAgentId, content: str
 
 
 def _error_for_sender(error: SpassError, agent: ManagedAgentId) -> SpassError:
-    """Return the error of a run that failed before its first chunk. No connection counts as no backend."""
+    """Return the error of a run that failed before its first chunk. No connection, or only open circuits, count as no backend."""
     if not isinstance(error, UpstreamUnreachable):
         return error
     return NoBackendAvailable(
-        "No backend of the agent's model takes a connection. The message is in the mailbox: do not send it again, but "
+        "No backend of the agent's model takes requests. The message is in the mailbox: do not send it again, but "
         f"POST /v1/managed-agents/{agent}/run when one does."
     )
 
