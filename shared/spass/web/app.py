@@ -19,6 +19,7 @@ from spass.core.errors import InternalError, MethodNotAllowed, SpassError, Stora
 from spass.web.edge import EdgeMiddleware
 from spass.web.errors import error_response, from_http, from_validation
 from spass.web.exchange import get_exchange
+from spass.web.routing import CallerRoute
 from spass.web.services import Services
 
 TITLE: Final = "Spass"
@@ -80,7 +81,9 @@ async def _on_error(request: Request, error: Exception) -> Response:
     if isinstance(public_error, InternalError | StorageUnavailable):
         write_line(failure_line(public_error, exchange.request_id))
     services: Services = request.app.state.services
-    return error_response(public_error, exchange.request_id, headers, redact=services.redact)
+    route = request.scope.get("route")
+    names = route.query_names if isinstance(route, CallerRoute) else ()
+    return error_response(public_error, exchange.request_id, headers, redact=services.redact, query_names=names)
 
 
 def _allowed_methods(request: Request) -> list[str]:

@@ -1,7 +1,7 @@
 """Errors as HTTP answers: the status of each branch of the error tree, and the one envelope of all errors."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi.exceptions import RequestValidationError
@@ -94,7 +94,6 @@ _NAME_PATHS: Final = (
     errors.WorkspaceConflict,
 )
 
-_QUERY_PARAMETERS: Final = ("limit", "cursor", "group_by", "agent", "from", "to", "path", "version", "depth", "mode")
 _MAX_REPORTS: Final = 20
 _MAX_LOC_CHARACTERS: Final = 64
 _MAX_MESSAGE_CHARACTERS: Final = 300
@@ -108,14 +107,17 @@ def http_error_type(error: SpassError) -> HttpErrorType:
     )
 
 
-def envelope(error: SpassError, request_id: RequestId, redact: Callable[[str], str] = redact) -> Error:
-    """Return the body of the answer. ``redact`` removes secrets from its texts, except where they name paths of a workspace."""
+def envelope(
+    error: SpassError, request_id: RequestId, redact: Callable[[str], str] = redact, query_names: Collection[str] = ()
+) -> Error:
+    """Return the body of the answer. ``redact`` removes secrets from its texts, except where they name paths of a workspace.
+    ``query_names`` are the parameters that the route takes in the query."""
     if isinstance(error, _NAME_PATHS):
         redact = str
     details = redact_members(error.details, redact)
     message = redact(error.message)
     if isinstance(error, InvalidRequest) and "errors" not in details:
-        details["errors"] = [_build_single_report(error, message, redact)]
+        details["errors"] = [_build_single_report(error, message, redact, query_names)]
     body = ErrorBody(
         code=error.code,
         message=message,
@@ -126,14 +128,16 @@ def envelope(error: SpassError, request_id: RequestId, redact: Callable[[str], s
     return Error(error=body, request_id=request_id)
 
 
-def _build_single_report(error: InvalidRequest, message: str, redact: Callable[[str], str]) -> dict[str, Json]:
+def _build_single_report(
+    error: InvalidRequest, message: str, redact: Callable[[str], str], query_names: Collection[str]
+) -> dict[str, Json]:
     """Return the entry of ``details.errors`` for an error that validation did not find."""
     param = error.param
     if param is None:
         loc: list[Json] = ["body"]
     elif param[:1].isupper():
         loc = ["header", param]
-    elif param in _QUERY_PARAMETERS:
+    elif param in query_names:
         loc = ["query", param]
     else:
         loc = ["body", *(int(part) if part.isdecimal() else part for part in param.split("."))]
@@ -146,8 +150,10 @@ def error_response(
     headers: Mapping[str, str] | None = None,
     *,
     redact: Callable[[str], str] = redact,
+    query_names: Collection[str] = (),
 ) -> Response:
-    """Return the whole answer to a request that failed with ``error``."""
+    """Return the whole answer to a request that failed with ``error``. ``query_names`` are the parameters that its route takes in
+    the query."""
     extra = dict(headers or {})
     if isinstance(error, errors.Unauthenticated):
         extra["WWW-Authenticate"] = "Bearer"
@@ -158,7 +164,7 @@ def error_response(
         retry_after = 1.0
     if retry_after is not None:
         extra["Retry-After"] = str(max(1, math.ceil(retry_after)))
-    return json_response(envelope(error, request_id, redact), status=http_error_type(error).status, headers=extra)
+    return json_response(envelope(error, request_id, redact, query_names), status=http_error_type(error).status, headers=extra)
 
 
 def from_validation(error: RequestValidationError) -> InvalidRequest:

@@ -7,6 +7,7 @@ names in the query, idempotency key, body.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final
 
 from fastapi import APIRouter, Depends, Path, Query
@@ -77,12 +78,16 @@ class CallerRoute(APIRoute):
     admin_only: ClassVar[bool] = False
     raw_type: ClassVar[str | None] = None
 
+    @cached_property
+    def query_names(self) -> Sequence[str]:
+        """Return the names that the route takes in the query."""
+        return [*_query_names(self.dependant)]
+
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
         takes_body = self.body_field is not None
         body_required = self.body_field is not None and self.body_field.field_info.is_required()
         needs_user = acts_for_user(self.path)
-        known = [*_query_names(self.dependant)]
 
         async def answer(request: Request) -> Response:
             exchange = get_exchange(request)
@@ -100,7 +105,7 @@ class CallerRoute(APIRoute):
             if self.admin_only and not caller.identity.admin:
                 raise AdminRequired("This route needs a token that gateway.yaml marks as admin.")
             if request.scope["query_string"]:
-                _reject_unknown(request, known)
+                _reject_unknown(request, self.query_names)
             parsed = _ParsedRequest(request.scope, request.receive)
             parsed.raw = await read_body(request.stream(), request.headers.get("content-length"))
             if self.raw_type is not None:

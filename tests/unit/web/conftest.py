@@ -9,6 +9,7 @@ import pytest
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from spass.core.errors import InvalidRequest
 from spass.core.messages import Json
 from spass.web.app import create_app
 from spass.web.exchange import CurrentExchange
@@ -76,6 +77,10 @@ def routes() -> list[APIRouter]:
             "idempotent": exchange.idempotency.digest if exchange.idempotency else None,
         }
         return json_response({**received, "keys": [*body]})
+
+    @v1.post("/v1/shades")
+    async def shades(body: dict[str, object], shade: str | None = None) -> Response:
+        raise InvalidRequest("There is no such shade.", param="limit" if shade is None else "shade")
 
     @v1.get("/v1/pages")
     async def pages(page: Pagination) -> Response:

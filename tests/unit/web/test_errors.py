@@ -212,6 +212,16 @@ async def test_a_bad_query_is_located_and_its_value_is_not_repeated(client: http
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(("query", "loc"), [("", ["body", "limit"]), ("?shade=red", ["query", "shade"])])
+async def test_an_error_of_a_route_is_in_its_query_only_if_the_route_has_such_a_parameter(
+    client: httpx.AsyncClient, query: str, loc: list[str]
+) -> None:
+    response = await client.post(f"/v1/shades{query}", json={})
+    assert (response.status_code, check_envelope(response)) == (400, "invalid_request")
+    assert response.json()["error"]["details"]["errors"][0]["loc"] == loc
+
+
+@pytest.mark.anyio
 async def test_a_repeated_page_parameter_is_refused(client: httpx.AsyncClient) -> None:
     for query in ("limit=5&limit=5", "limit=5&limit=", "cursor=a&cursor=a"):
         response = await client.get(f"/v1/pages?{query}")
