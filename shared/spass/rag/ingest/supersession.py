@@ -8,12 +8,13 @@ from spass.aws.attributes import Value
 from spass.aws.clients import TenantStore
 from spass.aws.keys import Key
 from spass.aws.table import TTL, ConditionFailed
+from spass.aws.uploads import UPLOADS_PREFIX
 from spass.aws.writes import Absent, AtMost, Check, Condition, Update
 from spass.core.errors import Conflict
-from spass.core.ids import IndexId
+from spass.core.ids import IndexId, UploadId
 from spass.core.time import now_s
 from spass.rag.ingest.upload_record import KEEP_SECONDS, UploadRecord
-from spass.rag.ingest.uploaded_file import UploadedFile
+from spass.rag.ingest.uploaded_file import UploadedFile, own_upload, uploaded_file
 
 
 class Superseded(Conflict):
@@ -28,7 +29,7 @@ async def supersede_older(store: TenantStore, file: UploadedFile) -> None:
     If ``file`` has no sequencer, or the event of a newer object arrived first, change nothing.
     """
     if file.sequencer:
-        newest: dict[str, Value] = {"newest": file.sequencer, TTL: now_s() + KEEP_SECONDS}
+        newest: dict[str, Value] = {"newest": file.sequencer, "revision": file.revision, TTL: now_s() + KEEP_SECONDS}
         try:
             await store.table.write(Update(_newest_key(store, file.index, file.key), set=newest, when=_is_newest(file.sequencer)))
         except ConditionFailed:
@@ -44,7 +45,20 @@ async def check_not_superseded(store: TenantStore, record: UploadRecord) -> None
     if record.sequencer:
         item = await store.table.get(_newest_key(store, record.index, record.key))
         if item is not None and str(item["newest"]) > record.sequencer:
-            raise Superseded("A newer version of this file arrived before all of this one was ingested.")
+            newer = await _upload_of(store, record, str(item["revision"])) if "revision" in item else None
+            name = f", the upload {newer}," if newer is not None else ""
+            raise Superseded(f"A newer version of this file{name} arrived before all of this one was ingested.")
+
+
+async def _upload_of(store: TenantStore, record: UploadRecord, revision: str) -> UploadId:
+    """Return the upload of another ``revision`` of the file of ``record``. It is that of the form, or one of its own."""
+    file = uploaded_file(f"{UPLOADS_PREFIX}{store.tenant}/{record.key}", None, revision)
+    form = file.form_upload if file is not None else None
+    if form is not None:
+        item = await store.table.get(keys.upload(store.tenant, record.index, form))
+        if item is not None and item.get("revision") == revision:
+            return form
+    return own_upload(record.key, revision)
 
 
 def not_superseded(store: TenantStore, record: UploadRecord) -> Sequence[Check]:

@@ -13,7 +13,7 @@ from spass.aws.invocation import AwsCall
 from spass.core.errors import SpassError, UpstreamError
 from spass.core.ids import IndexId, UploadId
 from spass.core.time import now_s
-from spass.rag.ingest.upload_record import KEEP_SECONDS
+from spass.rag.ingest.upload_record import KEEP_SECONDS, Status
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.rag.ingest.harness import INDEX, IngestHarness, jsonl_file, lines, numbered_texts
 
@@ -55,6 +55,29 @@ async def test_a_late_event_of_an_older_version_changes_nothing(harness: IngestH
     assert await harness.texts() == numbered_texts(3, "new")
     assert await outcomes(harness) == [("failed", ["superseded"], 0), ("succeeded", [], 3)]
     assert harness.calls.texts == list(numbered_texts(3, "new").values())
+
+
+@pytest.mark.parametrize("form_was_used_by", [None, "older", "newer"])
+async def test_a_superseded_upload_names_the_one_that_took_its_place(
+    harness: IngestHarness, documents_per_batch: int, form_was_used_by: str | None
+) -> None:
+    path = PATH
+    if form_was_used_by is not None:
+        form = await harness.uploads.create(harness.scope, INDEX, "a.jsonl", "application/jsonl", 100000)
+        path = f"{INDEX}/{form.upload_id}/a.jsonl"
+    older, newer = (harness.put(path, jsonl_file(numbered_texts(10, text))) for text in ("old", "new"))
+    if form_was_used_by == "older":
+        assert await harness.deliver(older, seconds=60)
+        (continuation,) = harness.receive()
+        assert await harness.deliver(newer)
+        assert await harness.deliver(continuation)
+    else:
+        assert await harness.deliver(newer)
+        assert await harness.deliver(older)
+    uploads = (await harness.uploads.list(harness.scope, INDEX)).uploads
+    succeeded, superseded = sorted(uploads, key=lambda upload: upload.status is Status.FAILED)
+    assert succeeded.status is Status.SUCCEEDED
+    assert f"the upload {succeeded.id}, " in superseded.errors[0].message
 
 
 async def test_a_newer_version_stops_the_ingest_of_an_older_one(harness: IngestHarness, documents_per_batch: int) -> None:
