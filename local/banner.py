@@ -26,8 +26,10 @@ def banner(
     notes: Sequence[str],
     sandbox: Sandbox,
 ) -> str:
-    """Return the gateway's address, its tenants, the backend of each model, where code runs, and requests to try. ``config`` is
-    the operator's, from ``file``, and ``bucket`` is the URL of the emulated bucket.
+    """Return the gateway's address, its tenants, the backend of each model, where code runs, and requests to try. Lines that
+    begin with four blanks can be pasted into any shell: in zsh, a comment behind a command would be words of it.
+
+    ``config`` is the operator's, from ``file``, and ``bucket`` is the URL of the emulated bucket.
     """
     lines = [
         "",
@@ -44,11 +46,13 @@ def banner(
         "",
         "  Try:",
         *_chat(url, choice),
-        f'    export PATH="{ROOT}/.venv/bin:$PATH"      (puts the command spass on the PATH)',
+        "  Put the command spass on the PATH, and ask:",
+        f'    export PATH={shlex.quote(f"{ROOT}/.venv/bin")}:"$PATH"',
         f'    SPASS_URL={url} spass ask "What is 1791 * 17?" --tools calculator',
         *_director(url, choice),
         *_upload(home, bucket),
-        "    make demo      (in another terminal: the whole walk, on a temporary gateway)",
+        "  The whole walk, on a temporary gateway, in another terminal:",
+        "    make demo",
         "",
         "  Ctrl-C stops it.",
         "",
@@ -73,9 +77,10 @@ def _director(url: str, choice: ModelChoice) -> list[str]:
     if _DIRECTORS_MODEL not in choice.by_model:
         return []
     return [
+        "  Ask about a workspace (docs/directors.md):",
         f"    curl -sSN {url}/c1/agents/dir-code/chat -H 'Authorization: Bearer demo-token' -H 'SPASS-User-Id: ada' \\",
         '      -H \'Content-Type: application/json\' -d \'{"message_id": "m1", "messages": [',
-        '        {"role": "user", "content": "What files are in src/?"}]}\'      (docs/directors.md)',
+        '        {"role": "user", "content": "What files are in src/?"}]}\'',
     ]
 
 
@@ -86,9 +91,9 @@ def _upload(home: Home, bucket: str) -> list[str]:
         return []
     file = shlex.quote(str(home.aws_config))
     return [
+        "  Upload a file, which becomes documents of an index (without the AWS CLI: docs/walk.md):",
         f'    env -i PATH="$PATH" AWS_CONFIG_FILE={file} AWS_SHARED_CREDENTIALS_FILE={file} \\',
         f"      aws s3 cp notes.md s3://{bucket}/uploads/demo/my-index/",
-        "      (a file becomes documents of an index; without the AWS CLI: docs/walk.md)",
     ]
 
 

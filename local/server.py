@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import socket
+from functools import cached_property
 from types import FrameType
 from typing import Final
 
@@ -17,7 +18,8 @@ from spass.aws.log import capture_library_logs
 from spass.core.errors import InvalidRequest
 from spass.core.ids import RequestId, new_id
 from spass.llm.backends import check_backend
-from spass.tenancy.config import load_gateway_config
+from spass.tenancy.config import GatewayConfig, load_gateway_config
+from spass.tools.registry import TOOLS
 from spass.web.app import create_app
 from spass.web.errors import error_response
 from spass.web.services import Services
@@ -33,15 +35,22 @@ def routers() -> list[APIRouter]:
     return [importlib.import_module(f"functions.{module}").router for module in modules]
 
 
+class LocalServices(Services):
+    """Services that do not log the notices about ``gateway.yaml``. The banner prints them, with the line numbers of the
+    operator's own file; the file that the services read was written by the start."""
+
+    @cached_property
+    def config(self) -> GatewayConfig:
+        return load_gateway_config(self.settings.config, TOOLS, check_backend)
+
+
 def local_services() -> Services:
     """Return the services of this process, with the operator's files loaded before the first request.
 
     Raises:
         ConfigError: an operator's file has mistakes.
     """
-    services = Services()
-    # The services would log the warnings. The banner prints them, with the line numbers of the operator's own file.
-    services.config = load_gateway_config(services.settings.config, check_backend=check_backend)
+    services = LocalServices()
     _ = services.tokens, services.agents, services.router
     return services
 

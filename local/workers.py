@@ -24,6 +24,7 @@ from typing import Any, Final, TypeVar
 
 from infra.workers import WORKERS
 from local.message_visibility import MessageVisibility
+from local.server import LocalServices
 from spass.aws.log import failure_line, write_line
 from spass.core.messages import Json
 from spass.core.time import Deadline
@@ -101,7 +102,7 @@ class Workers:
 
     @cached_property
     def _services(self) -> Services:
-        return Services()
+        return LocalServices()
 
     async def _run(self, work: EventHandler, event: Mapping[str, Any], deadline: Deadline) -> Json:
         async with self._visibility.hide(event):

@@ -1,5 +1,6 @@
 """The banner lists tenants, models and what is missing."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -52,11 +53,17 @@ def test_it_shows_the_link_to_the_page(shown: str) -> None:
 def test_its_line_puts_the_command_spass_on_the_path(shown: str) -> None:
     subprocess.run(["make", "--silent", ".venv/bin/spass"], cwd=ROOT, check=True)
     (line,) = [line for line in shown.splitlines() if "export PATH=" in line]
-    command = line.partition("(")[0]
-    script = f"{command}\ncd /\nspass --help"
+    script = f"{line}\ncd /\nspass --help"
     environment = {"PATH": "/usr/bin:/bin"}
     answer = subprocess.run(["sh", "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert answer.stdout.startswith("usage: spass ")
+
+
+def test_each_line_to_try_can_be_pasted_into_a_shell(shown: str) -> None:
+    lines = [line for line in shown.partition("  Try:\n")[2].splitlines() if line.startswith("    ")]
+    words = shlex.split("\n".join(lines))
+    assert {"curl", "export", "spass", "aws", "make"} <= {*words}
+    assert not [word for word in words if word.startswith(("(", "#"))]
 
 
 def test_it_shows_how_to_upload_a_file(shown: str, tmp_path: Path) -> None:
@@ -82,7 +89,7 @@ def test_its_upload_reaches_the_emulator_although_the_operator_has_a_real_accoun
     )
     aws.chmod(0o700)
     start = shown.index("    env -i ")
-    command = shown[start : shown.index("(a file becomes", start)]
+    command = shown[start : shown.index("my-index/", start)] + "my-index/"
     operators = {
         "PATH": f"{bin_folder}:/usr/bin:/bin",
         "HOME": str(home.parent),

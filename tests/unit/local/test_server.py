@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from local.home import ROOT
 from local.server import local_services, server
 from spass.web.edge import EdgeMiddleware
+from tests.unit.local.configs import write_config_with_a_notice
 
 SECONDS: Final = 20
 
@@ -21,11 +22,11 @@ def test_a_warning_is_not_logged_because_the_banner_shows_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "gateway.yaml"
-    file.write_text((ROOT / "gateway.yaml").read_text().replace("\ndefaults:\n", "\ndefaults:\n  rag_top_k: 7\n"))
+    write_config_with_a_notice(file)
     monkeypatch.setenv("SPASS_CONFIG", str(file))
     monkeypatch.setenv("SPASS_AGENTS", str(ROOT / "agents"))
-    local_services()
-    assert "rag_top_k: 7" in file.read_text()
+    (notice,) = local_services().config.warnings
+    assert "unpriced has no price" in str(notice)
     assert capsys.readouterr().out == ""
 
 

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,6 +20,7 @@ from spass.core.messages import Json
 from spass.core.time import Deadline
 from spass.web.services import Services
 from spass.web.worker_function import worker_handler
+from tests.unit.local.configs import write_config_with_a_notice
 
 Answer = Callable[[Mapping[str, Any], Deadline], Awaitable[Json]]
 ReplaceWorker = Callable[[Answer], None]
@@ -71,6 +73,20 @@ def test_an_invocation_returns_the_workers_answer(workers: Workers, replace_work
     assert answered["event"] == {"job": "merge"}
     # The worker reserves 30 of the 100 seconds.
     assert 69.9 - elapsed < answered["seconds"] < 70.1
+
+
+def test_the_workers_do_not_log_the_notices_that_the_banner_shows(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def work(services: Services, _: Mapping[str, Any], __: Deadline) -> Json:
+        return len(services.config.warnings)
+
+    monkeypatch.setattr(functions.workers.jobs, "handler", worker_handler(work))
+    file = tmp_path / "gateway.yaml"
+    write_config_with_a_notice(file)
+    monkeypatch.setenv("SPASS_CONFIG", str(file))
+    assert _invoke(workers, {}).json() == 1
+    assert capsys.readouterr().out == ""
 
 
 def test_an_early_invocation_waits_until_the_workers_serve(replace_worker: ReplaceWorker) -> None:
