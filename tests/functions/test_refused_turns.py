@@ -28,9 +28,7 @@ def chat(message_id: str, **fields: Json) -> dict[str, Json]:
     ],
     ids=["without a name", "with a name", "with a history", "with a history in the bucket"],
 )
-def test_a_first_message_that_the_budget_refuses_leaves_no_session_and_can_be_sent_again(
-    gateway: Gateway, body: dict[str, Json]
-) -> None:
+def test_a_first_message_that_the_budget_refuses_leaves_no_session(gateway: Gateway, body: dict[str, Json]) -> None:
     gateway.send("PUT", "/v1/tenant/config", token=ADMIN, body={"monthly_budget_usd": 0})
     for _ in range(2):
         refused = gateway.send("POST", CHAT, body=body)
