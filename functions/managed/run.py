@@ -1,8 +1,12 @@
 """POST /v1/managed-agents/{agent_id}/run: run a managed agent in the background."""
 
+from collections.abc import Mapping
+
 from starlette.responses import Response
 
 from spass.aws.idempotency import Claim
+from spass.core.ids import RunId
+from spass.core.messages import Json
 from spass.managed.answers import RunView
 from spass.managed.body import RunManagedAgent
 from spass.web.exchange import CurrentExchange
@@ -23,7 +27,11 @@ async def start_run(agent_id: ManagedAgentParameter, exchange: CurrentExchange, 
         run = await exchange.services.managed_runs.queue(exchange.scope, agent_id, own_input, claim)
         return RouteResult(RunView.of(run), is_stored=True)
 
-    return await run_idempotently(exchange, start, status=202)
+    async def send_lost(stored_body: Mapping[str, Json]) -> Mapping[str, Json]:
+        await exchange.services.managed_runs.send_lost(exchange.scope, agent_id, RunId(str(stored_body["id"])))
+        return stored_body
+
+    return await run_idempotently(exchange, start, status=202, restore=send_lost)
 
 
 handler = lambda_handler(router)

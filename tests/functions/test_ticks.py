@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from spass.aws import keys
+from spass.aws.invocation import AwsCall
 from spass.aws.work_line import WorkLine
 from spass.aws.writes import Delete, Put
 from spass.core.effects import Keep
@@ -16,7 +18,7 @@ from spass.core.time import timestamp
 from spass.llm.types import ChatDelta
 from spass.managed.records import ManagedAgent, RunStatus, Schedule
 from spass.memory.operator_memory import OperatorMemory
-from spass.testing.faults import inject
+from spass.testing.faults import Fault, inject
 from tests.functions.managed_runs import ManagedGateway
 from tests.simulated.chats import Process, virtual_clocks
 from tests.simulated.managed_world import TENANT, QueuedMessage
@@ -36,6 +38,17 @@ def anyio_backend() -> tuple[str, dict[str, type[VirtualLoop]]]:
 async def gateway(tmp_path: Path) -> AsyncIterator[ManagedGateway]:
     with virtual_clocks():
         yield ManagedGateway(tmp_path)
+
+
+@dataclass
+class DiesAt(Process):
+    """A process that dies at its first call of ``operation``."""
+
+    operation: str = ""
+
+    def next_fault(self, call: AwsCall) -> Fault | None:
+        super().next_fault(call)
+        return Fault.CRASH_BEFORE if call.operation == self.operation else None
 
 
 async def work(gateway: ManagedGateway) -> None:
@@ -143,6 +156,27 @@ async def test_a_run_whose_first_call_is_an_embedding_leaves_its_worker_too(gate
     assert statuses(gateway, agent)[-1] is RunStatus.QUEUED
     assert len(gateway.model.embeddings) - embeddings == 4
     assert delays[3] > 4 * delays[0]
+
+
+@pytest.mark.parametrize("dies_at", ["SendMessage", "UpdateItem"])
+@pytest.mark.parametrize("event", ["request", "tick"])
+async def test_a_run_whose_process_died_before_it_sent_it_is_sent_by_the_next_event_of_its_agent(
+    gateway: ManagedGateway, dies_at: str, event: str
+) -> None:
+    agent = await gateway.create(schedule=EVERY_MINUTE)
+    assert await gateway.run(agent, "Hello.", DiesAt(operation=dies_at)) == "crash"
+    assert (gateway.queue, statuses(gateway, agent)) == ([], [RunStatus.QUEUED])
+    await asyncio.sleep(61)
+    for _ in range(3):
+        if event == "request":
+            assert await gateway.run(agent, "Again.", Process()) == "session_busy"
+        else:
+            gateway.tick(agent, timestamp(gateway.now()))
+            await gateway.work(Process())
+    assert sum('"tick"' not in message.body for message in gateway.queue) <= 1, "a run that only waits is not sent each time"
+    await work(gateway)
+    assert statuses(gateway, agent)[0] is RunStatus.SUCCEEDED
+    await gateway.check_line()
 
 
 async def test_a_run_whose_token_is_gone_fails_and_says_so(gateway: ManagedGateway) -> None:

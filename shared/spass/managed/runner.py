@@ -15,7 +15,7 @@ from spass.aws import idempotency
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer
 from spass.calls.scope import Scope
-from spass.core.errors import IdempotencyInProgress, InternalError, SpassError
+from spass.core.errors import IdempotencyInProgress, InternalError, SessionBusy, SpassError
 from spass.core.ids import ManagedAgentId, RunId
 from spass.managed.execution import Execution
 from spass.managed.following import follow_run
@@ -24,7 +24,7 @@ from spass.managed.records import ManagedAgent, Run, RunTrigger
 from spass.managed.run_start import new_run, nothing_to_run, start
 from spass.managed.run_turns import RunTurns
 from spass.managed.runs import begin, read_run, settle_lost
-from spass.managed.sending import send_run
+from spass.managed.sending import send_lost, send_run
 
 _ACQUIRE_DELAYS: Final = (0.2, 0.4, 0.8)
 
@@ -82,9 +82,21 @@ class ManagedRuns:
             raise nothing_to_run()
         token = scope.caller.identity.token_id
         run = new_run(agent, RunTrigger.RUN, token, self._turns.clock(), depth=scope.depth, own_input=own_input)
-        run = await start(store, agent, run, None, self._turns.clock(), claim)
+        try:
+            run = await start(store, agent, run, None, self._turns.clock(), claim)
+        except SessionBusy as busy:
+            await self.send_lost(scope, agent_id, RunId(str(busy.details["run_id"])))
+            raise
         await send_run(store, run)
         return run
+
+    async def send_lost(self, scope: Scope, agent_id: ManagedAgentId, run_id: RunId) -> None:
+        """Send a run again that an earlier request may have started without sending it.
+
+        Raises:
+            StorageUnavailable: the table does not answer.
+        """
+        await send_lost(scope.store, agent_id, run_id, self._turns.clock())
 
     async def _start(
         self, scope: Scope, agent: ManagedAgent, content: str, report: ReportError, claim: Claim | None

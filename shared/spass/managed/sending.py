@@ -3,17 +3,20 @@
 import asyncio
 from typing import Final
 
+from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.log import failure_line, write_line
 from spass.aws.table import ConditionFailed
-from spass.aws.writes import Equals, Update
+from spass.aws.writes import Absent, AtMost, Equals, Update
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import ManagedAgentId, RunId
 from spass.core.jobs import RunAgent, WorkKind, body_of
 from spass.core.time import timestamp
 from spass.managed.lookup import IS_OPEN, run_key
-from spass.managed.records import Run, RunStatus
+from spass.managed.records import Run, RunStatus, decode_run
 
+LOST_SECONDS: Final = 60
+"""Seconds without a beginning after which a run may not have been sent."""
 _SEND_DELAYS: Final = (0.1, 0.4)  # seconds before each retry
 
 
@@ -23,7 +26,8 @@ def work_name(agent: ManagedAgentId, run: RunId) -> str:
 
 
 async def send_run(store: TenantStore, run: Run) -> None:
-    """Send a queued run to its queue, or put it into the tenant's line. If that fails, the hourly sweep does it."""
+    """Send a queued run to its queue, or put it into the tenant's line. If that fails, the next request or tick of its agent does
+    it (``send_lost``), or the hourly sweep."""
     for delay in (*_SEND_DELAYS, None):
         try:
             await _send(store, run)
@@ -34,6 +38,26 @@ async def send_run(store: TenantStore, run: Run) -> None:
                 await asyncio.sleep(delay)
         else:
             return
+
+
+async def send_lost(store: TenantStore, agent: ManagedAgentId, run: RunId, now: float) -> None:
+    """Send a queued run again if it has not begun for a minute: the process that started it may have died before it sent it. The
+    run may also only wait, so this happens once a minute.
+
+    Raises:
+        StorageUnavailable: the table does not answer.
+    """
+    before = timestamp(now - LOST_SECONDS)
+    is_waiting = Equals("status", RunStatus.QUEUED.value) & Absent("begun_at") & AtMost("created_at", before)
+    when = is_waiting & (Absent("due_at") | AtMost("due_at", before))
+    try:
+        item = await store.table.write(
+            Update(keys.managed_run(store.tenant, agent, run), set={"due_at": timestamp(now)}, when=when)
+        )
+    except ConditionFailed:
+        return
+    if item is not None:
+        await send_run(store, decode_run(item))
 
 
 async def put_in_line(store: TenantStore, run: Run) -> None:

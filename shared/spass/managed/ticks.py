@@ -20,7 +20,7 @@ from spass.managed.records import ManagedAgent, Run, RunTrigger
 from spass.managed.run_start import new_run, skip, start
 from spass.managed.runs import begun, load_run, settle_lost
 from spass.managed.schedules import ScheduleWriter, schedule_hash, ticking_schedule
-from spass.managed.sending import put_in_line, take_place, work_name
+from spass.managed.sending import put_in_line, send_lost, take_place, work_name
 
 _MINUTE: Final = 60  # seconds; the scheduler's precision
 
@@ -77,6 +77,8 @@ class Ticks:
             run = replace(new, scheduled_for=timestamp(int(due) // _MINUTE * _MINUTE))
             if is_late or agent.paused or not (run.input or agent.pending) or not await settle_lost(store, agent, self._clock()):
                 await skip(store, run, self._clock())
+                if agent.active_run is not None:
+                    await send_lost(store, agent.id, agent.active_run, self._clock())
             else:
                 return await self._start(store, agent, run)
         return None
