@@ -7,6 +7,7 @@ number of commits chooses, so that k commits in turn try all. ``SPASS_SOAK=1`` t
 
 import os
 import subprocess
+import zlib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -27,12 +28,12 @@ def offset() -> int:
     return int(counted.stdout) if counted.returncode == 0 else 0
 
 
-def sampled(points: Sequence[Point], every: int) -> Sequence[Point]:
+def sampled(points: Sequence[Point], every: int, case: str = "") -> Sequence[Point]:
     """Return each ``every``-th of ``points``, at least one if there are any; with ``SPASS_SOAK`` return all of them.
 
-    The offset depends on the commit, not on ``points``: where several lists are sampled alike, pass parts of one list.
+    Tests that share the points give different names of a ``case``, so that each of them tries others.
     """
     if SOAK or not points:
         return points
     step = min(every, len(points))
-    return points[offset() % step :: step]
+    return points[(offset() + zlib.crc32(case.encode())) % step :: step]

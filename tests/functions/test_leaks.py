@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-import zlib
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from itertools import count
 from typing import Any
@@ -25,7 +24,7 @@ from spass.tools.search.engine import SearchEngine
 from tests.functions.gateway import BUCKET, CONFIG, TABLE, Gateway, Reply
 from tests.functions.stored_texts import stored_texts
 from tests.functions.test_ingest_workers import change_settings, messages, put
-from tests.sampling import SOAK
+from tests.sampling import sampled
 from tests.stream_grammar import answer_text, read_events
 from tests.unit.calls.planted_secrets import (
     BATCHES,
@@ -45,8 +44,8 @@ from tests.unit.llm.scripted_upstream import Upstream, backend, json_answer
 
 
 def share(*path: str) -> list[dict[str, str]]:
-    """Return a sixth of the batches, which depends on ``path``. With ``SPASS_SOAK``, return all batches."""
-    return BATCHES if SOAK else BATCHES[zlib.crc32("".join(path).encode()) % 6 :: 6]
+    """Return a sixth of the batches, which depends on ``path``."""
+    return sampled(BATCHES, 6, "".join(path))
 
 
 Send = Callable[[Gateway], Reply]

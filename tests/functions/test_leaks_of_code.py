@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
-from zlib import crc32
 
 import pytest
 
@@ -21,7 +20,7 @@ from tests.functions.rlm_turns import SANDBOXES, block
 from tests.functions.stored_texts import stored_texts
 from tests.functions.test_leaks import planted_gateway, route
 from tests.recording_runtime import RecordingRuntime
-from tests.sampling import SOAK
+from tests.sampling import sampled
 from tests.stream_grammar import answer_text, read_events
 from tests.unit.calls.planted_secrets import BATCHES, SECRETS, leaked_kinds, text_with_secrets
 from tests.unit.sandbox.harnesses.stand_ins import ANTHROPIC_KEY, LLM_KEY, StandIns
@@ -54,11 +53,9 @@ def program(code: str, text: str, shift: int = 0) -> str:
 
 
 def share(agent: str, way: str, is_cut: bool) -> list[dict[str, str]]:
-    """Return some of the batches, which depend on agent and way. A text that is cut has one secret. With ``SPASS_SOAK``, return
-    all of them."""
+    """Return some of the batches, which depend on agent and way. A text that is cut has one secret."""
     batches = [{kind: text} for kind, text in SECRETS.items()] if is_cut else BATCHES
-    step = 1 if SOAK else 15 if agent == "contained" else 5
-    return batches[crc32(f"{agent} {way}".encode()) % step :: step]
+    return sampled(batches, 15 if agent == "contained" else 7, f"{agent} {way}")
 
 
 def send(gateway: Gateway, agent: str, route: str) -> Reply:
