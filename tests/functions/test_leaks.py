@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 from unittest.mock import Mock
@@ -43,7 +43,7 @@ from tests.unit.llm.scripted_upstream import CLASSES as PROVIDERS
 from tests.unit.llm.scripted_upstream import Upstream, backend, json_answer
 
 
-def share(*path: str) -> list[dict[str, str]]:
+def share(*path: str) -> Sequence[dict[str, str]]:
     """Return a sixth of the batches, which depends on ``path``."""
     return sampled(BATCHES, 6, "".join(path))
 

@@ -3,7 +3,7 @@ argument or environment has them."""
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -52,7 +52,7 @@ def program(code: str, text: str, shift: int = 0) -> str:
     return block("import base64", f"s = base64.b85decode({encoded!r}).decode()", code.format(shift=shift))
 
 
-def share(agent: str, way: str, is_cut: bool) -> list[dict[str, str]]:
+def share(agent: str, way: str, is_cut: bool) -> Sequence[dict[str, str]]:
     """Return some of the batches, which depend on agent and way. A text that is cut has one secret."""
     batches = [{kind: text} for kind, text in SECRETS.items()] if is_cut else BATCHES
     return sampled(batches, 15 if agent == "contained" else 7, f"{agent} {way}")
