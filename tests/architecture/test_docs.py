@@ -1,6 +1,7 @@
 """The documentation agrees with the code, and its examples work."""
 
 import asyncio
+import dataclasses
 import importlib.util
 import re
 import sys
@@ -184,6 +185,17 @@ def test_the_example_of_a_kind_and_its_test_run_unchanged(monkeypatch: pytest.Mo
     (tmp_path / "careful.yaml").write_text(re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)[0])
     agents = AgentRegistry.load(tmp_path, load_gateway_config(ROOT / "gateway.yaml"), registry.TOOLS)
     assert (agents.get("careful").kind, parameters_of(agents.get("careful").build())["looks"]) == (key, 2)
+
+
+def test_the_defaults_of_the_kinds_are_those_of_the_code() -> None:
+    table = AGENTS.split("### Defaults of the kinds", 1)[1].split("\n#", 1)[0]
+    rows = re.findall(r"(?m)^\| (`.+?`) \| (.+?) \| (.+?) \| (.+?) \|$", table)
+    documented = {kind: values for names, *values in rows for kind in re.findall(r"`(\w+)`", names)}
+    assert documented.keys() == {KINDS.canonical(kind) for kind in documented_kinds()} - {"openhands", "claude_code"}
+    for kind, values in documented.items():
+        defaults = {field.name: field.default for field in dataclasses.fields(KINDS.get(kind))}
+        for name, value in zip(("max_tokens", "temperature", "max_turns"), values, strict=True):
+            assert value == str(defaults[name]), (kind, name)
 
 
 def documented_kinds() -> set[str]:

@@ -21,6 +21,9 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 README: Final = ROOT / "README.md"
 DOCS: Final = ROOT / "docs"
 PAGES: Final = [README, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
+WIDEST_CELL: Final = 200
+"""Characters of the longest cell of a table. What needs more is a section."""
+
 # One part of the program sets these for another part. Operators do not set them.
 INTERNAL: Final = frozenset({"SPASS_STANDIN_KEY", "SPASS_SOAK"})
 
@@ -115,6 +118,12 @@ def test_shell_examples_also_run_when_they_are_pasted_into_zsh(path: Path) -> No
     assert [line for line in comments if not re.fullmatch(r"# [\w ,.:/-]+", line)] == []
     assert [line for line in lines if line not in comments and re.search(r"\s#\s", line)] == []
     assert not examples or not re.search(r"\$SPASS\b", "".join(examples)) or "export SPASS=" in "".join(examples)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_a_cell_of_a_table_is_no_paragraph(path: Path) -> None:
+    rows = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    assert [cell for row in rows for cell in re.split(r"(?<!\\)\|", row) if len(cell) > WIDEST_CELL] == []
 
 
 @pytest.mark.parametrize("path", [*PAGES, *sorted((DOCS / "decisions").glob("*.md"))], ids=lambda path: path.name)

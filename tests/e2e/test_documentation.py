@@ -14,7 +14,7 @@ from tests.e2e.conftest import Gateway, running_gateway
 
 FACTS = (
     '"results":[{"id":"d2"',  # the largest park
-    "completed in 1791. [d1]",
+    "completed in 1791.",
     "favourite sport is tennis",
     '"compacted_message_count":4',
     '"parent_session_id":"ses_',
