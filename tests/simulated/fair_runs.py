@@ -15,17 +15,17 @@ from spass.aws.attributes import Item
 from spass.aws.clients import TenantStore
 from spass.aws.job_targets import JobTargets
 from spass.calls.scope import Scope
-from spass.core.errors import SpassError
+from spass.core.errors import RateLimited, SpassError
 from spass.core.events import Event, InferenceFinished, InferenceStarted, Token, TurnFinished, TurnStarted
 from spass.core.ids import ManagedAgentId, RequestId, TenantId, UserId, new_id
-from spass.core.jobs import Delivery, RunAgent, Tick, WorkKind, job_of
+from spass.core.jobs import Delivery, RunAgent, Tick, WorkKind, body_of, job_of
 from spass.core.messages import FinishReason, Message, Role
 from spass.core.time import Deadline, timestamp
 from spass.jobs.runs import runs_handler
-from spass.managed.records import ManagedAgent, Run, decode_run
+from spass.managed.records import ManagedAgent, Run, Schedule, decode_run
 from spass.managed.run_turns import RunTurns
 from spass.managed.runner import ManagedRuns
-from spass.managed.schedules import ScheduleWriter
+from spass.managed.schedules import ScheduleWriter, schedule_hash
 from spass.managed.sweep import ManagedSweep
 from spass.managed.ticks import Ticks
 from spass.managed.worker import RunWorker
@@ -46,12 +46,14 @@ from tests.simulated.managed_world import (
     render_error,
 )
 from tests.simulated.racing_chats import ScriptedEngine
-from tests.simulated.schedule import NO_FAULTS, Schedule
+from tests.simulated.schedule import NO_FAULTS
+from tests.simulated.schedule import Schedule as Simulation
 
 HEAVY: Final = TenantId("heavy")
 LIGHT: Final = TenantId("light")
 TENANTS: Final = (HEAVY, LIGHT)
 LONGEST_RUN: Final = 3.0
+LIMITED_ODDS: Final = 0.5
 _IDLE_SECONDS: Final = 100.0
 _SPEC: Final = AgentSpec(name="orchestrator", model="talker")
 
@@ -68,16 +70,20 @@ class Begun:
 class FairRuns:
     """The gateway, whose tenants may have ``workers`` workers while they are alone.
 
-    ``begun`` are the runs whose agents have begun to work, ``most`` is how many of a
-    tenant worked at a time. ``trespasses`` are writes that must not happen."""
+    ``begun`` are the runs whose agents have begun to work, ``most`` is how many of a tenant worked at a time. ``trespasses`` are
+    writes that must not happen. ``limited`` are the tenants at their rate limit, which refuses half of their runs at first, and
+    ``put_backs`` counts these refusals.
+    """
 
-    schedule: Schedule
+    schedule: Simulation
     workers: int
     queue: list[QueuedMessage] = field(default_factory=list)
     begun: list[Begun] = field(default_factory=list)
     working: Counter[TenantId] = field(default_factory=Counter)
     most: Counter[TenantId] = field(default_factory=Counter)
     trespasses: list[str] = field(default_factory=list)
+    limited: set[TenantId] = field(default_factory=set)
+    put_backs: int = 0
     is_over: bool = False
     _arrival: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -96,7 +102,7 @@ class FairRuns:
     def store(self, tenant: TenantId) -> TenantStore:
         return self.aws.for_tenant(tenant)
 
-    async def create(self, tenant: TenantId) -> ManagedAgent:
+    async def create(self, tenant: TenantId, schedule: Schedule | None = None) -> ManagedAgent:
         at = timestamp(self.schedule.now())
         agent = ManagedAgent(
             id=ManagedAgentId(new_id("agt")),
@@ -104,6 +110,7 @@ class FairRuns:
             agent="orchestrator",
             owner=OWNER,
             token_id=tenant,
+            schedule=schedule,
             created_at=at,
             updated_at=at,
         )
@@ -117,6 +124,12 @@ class FairRuns:
         with inject(plan), suppress(SpassError, Crash):
             await self.runs.queue(Scope.for_request(caller, self.store(tenant)), agent.id, tenant)
         return agent
+
+    async def tick(self, tenant: TenantId) -> None:
+        """Create an agent whose schedule sends a tick, past every bound at sending."""
+        schedule = Schedule("rate(1 minute)", input=tenant)
+        agent = await self.create(tenant, schedule)
+        self._enqueue(body_of(Tick(tenant, agent.id, schedule_hash(schedule), timestamp(self.schedule.now()))), 0)
 
     async def work(self, process: Callable[[TenantId], FaultPlan]) -> None:
         """Be one worker until all is over."""
@@ -178,9 +191,12 @@ class FairRuns:
 
     def _receive(self, queue: str, body: str) -> None:
         if queue == RUNS_QUEUE:
-            self.queue.append(QueuedMessage(body, self.schedule.now() + self.aws.queues.last_delay))
-            arrival, self._arrival = self._arrival, asyncio.Event()
-            arrival.set()
+            self._enqueue(body, self.aws.queues.last_delay)
+
+    def _enqueue(self, body: str, delay: float) -> None:
+        self.queue.append(QueuedMessage(body, self.schedule.now() + delay))
+        arrival, self._arrival = self._arrival, asyncio.Event()
+        arrival.set()
 
     def _watch(self, _: Item | None, after: Item | None) -> None:
         if after is None or after["pk"] != keys.work_partition(WorkKind.RUNS):
@@ -196,6 +212,9 @@ class FairRuns:
         tenant = TenantId(question)
         yield TurnStarted()
         await load()
+        if tenant in self.limited and self.schedule.rng.random() < LIMITED_ODDS:
+            self.put_backs += 1
+            raise RateLimited("The tenant's limit is reached.", retry_after=20)
         self.begun.append(Begun(tenant, self.schedule.now()))
         self.working[tenant] += 1
         self.most[tenant] = max(self.most[tenant], self.working[tenant])
