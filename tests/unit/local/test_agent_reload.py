@@ -140,11 +140,12 @@ def test_a_broken_file_that_is_removed_removes_its_agent(running: Running) -> No
     assert running.descriptions() == {}
 
 
-def test_a_notice_of_a_file_is_reported(running: Running) -> None:
+def test_tools_that_an_agent_cannot_use_are_reported(running: Running) -> None:
     running.write("guide", agent("guide", "second", "kind: simple\ntools: [calculator]\n"))
     notice, applied = running.settle()
     assert applied == "agents/guide.yaml: the file is applied"
     assert notice.startswith("agents/guide.yaml:5: tools: ")
+    assert "the kind simple of 'guide' uses no tools" in notice
 
 
 def test_a_kind_that_fails_does_not_hold_up_the_other_files(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,11 +312,3 @@ def test_an_agent_whose_delegate_is_removed_stays_and_is_reported_once(running: 
     ]
     assert running.settle() == []
     assert [*running.descriptions()] == ["boss"]
-
-
-def test_tools_that_an_agent_cannot_use_are_reported(running: Running) -> None:
-    running.settle()
-    running.write("guide", agent("guide", "second", "kind: simple\ntools: [calculator]\n"))
-    notice, applied = running.settle()
-    assert "the kind simple of 'guide' uses no tools" in notice
-    assert applied == "agents/guide.yaml: the file is applied"

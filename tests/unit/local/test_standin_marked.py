@@ -38,7 +38,6 @@ def ask_with_tool_result(name: str, arguments: dict[str, Any], result: object, *
 
 CONVERSATIONS = {
     "documents": (ask_with_documents(QUESTION, SYSTEM), "Der Tiergarten ist der größte Park."),
-    "documents without a system prompt": (ask_with_documents("Wann wurde es gebaut?"), "Es wurde 1791 gebaut."),
     "the tenant's memory": (
         (
             Message(Role.USER, render_memory("Ada likes tea.\nThe garden door opens with 4711."), data=True),
@@ -48,19 +47,11 @@ CONVERSATIONS = {
     ),
     "nothing matches": (ask_with_documents("Wie heißt der Bürgermeister von Hamburg?", SYSTEM), "stand-in"),
     "nothing matches the note": (ask_with_documents("What counts only in the answer to your own call?"), "stand-in"),
-    "a figure": (
-        ask_with_tool_result("calculator", {"expression": "6 * 7"}, {"expression": "6 * 7", "result": 42}),
-        "6 * 7 = 42",
-    ),
     "hits": (
         ask_with_tool_result(
             "rag_query", {"query": "Wie hoch ist der Turm?"}, {"results": [{"id": "t", "text": "Der Turm misst 368 m."}]}
         ),
         "Der Turm misst 368 m.",
-    ),
-    "an error": (
-        ask_with_tool_result("rag_query", {}, {"error": {"code": "x", "message": "There is no index 'x'."}}),
-        "There is no index 'x'.",
     ),
     "pretty JSON": (
         ask_with_tool_result("weather", {}, {"city": "New York", "note": "rain\nand wind"}, indent=4),

@@ -10,12 +10,10 @@ from local.standin.wire import complete
 from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.agents.kinds.native_react import NativeReActAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
-from spass.calls.defence import sanitize_request
-from spass.core.effects import Answer, AssistantReply, CallTools, Infer, ToolOutcome, user
+from spass.core.effects import CallTools, ToolOutcome, user
 from spass.core.messages import Json, Message, Role, ToolCall, ToolSpec
-from spass.llm.providers.openai_wire import chat_body
-from spass.llm.types import ChatRequest
 from spass.tools.registry import TOOLS, load_tool
+from tests.unit.local.standin_turns import run_turn
 
 REACT = NativeReActAgent()
 STRUCTURED = OrchestratorAgent(mode="structured")
@@ -47,25 +45,12 @@ class Run:
 
     def ask(self, question: str) -> str:
         specs = tuple(WEATHER if name == "weather" else load_tool(TOOLS[name]).spec() for name in self.tools)
-        steps = self.agent.steps(question, AgentContext(self.conversation, tuple(self.tools), specs=specs))
-        result: object = None
-        with pytest.raises(StopIteration) as end:
-            while True:
-                effect = steps.send(result)
-                result = self._infer(effect) if isinstance(effect, Infer) else self._call_tools(effect)
-        answer: Answer = end.value.value
-        return answer.content
+        context = AgentContext(self.conversation, tuple(self.tools), specs=specs)
+        turn = run_turn(self.agent, question, context, self._call_tools)
+        self.replies += turn.replies
+        return turn.answer
 
-    def _infer(self, effect: Infer) -> AssistantReply:
-        assert effect.tools == "none"
-        body = chat_body(sanitize_request(ChatRequest("m", effect.messages)).request, "max_tokens")
-        completion = complete(body)
-        assert (completion.tool_calls, completion.finish_reason) == ([], "stop")
-        self.replies.append(completion.content or "")
-        return AssistantReply(self.replies[-1])
-
-    def _call_tools(self, effect: object) -> tuple[ToolOutcome, ...]:
-        assert isinstance(effect, CallTools)
+    def _call_tools(self, effect: CallTools) -> tuple[ToolOutcome, ...]:
         (call,) = effect.calls
         arguments = json.loads(call.arguments)
         self.calls.append((call.name, arguments))
