@@ -100,8 +100,8 @@ def _available_tools(request: Mapping[str, Any]) -> list[Tool]:
 
 
 def _best_calls(tools: Sequence[Tool], conversation: Conversation) -> list[Call]:
-    """Return the calls by the rules of their tools. Without any, return those of the tools whose names match the question best,
-    or the searches that may answer it."""
+    """Return the calls by the rules of their tools. Without any, return those of the tools whose names match the question best.
+    Without those too, return the searches that may answer it."""
     by_rule = [Call(tool.name, arguments) for tool in tools if (arguments := _by_rule(_RULES, tool, conversation)) is not None]
     others = [tool for tool in tools if tool.name not in {*_RULES, *_SEARCHES, *NAMES}]
     matches = {tool.name: _matching_words(tool, conversation) for tool in others}
@@ -110,7 +110,7 @@ def _best_calls(tools: Sequence[Tool], conversation: Conversation) -> list[Call]
     searches = [
         Call(tool.name, arguments) for tool in tools if (arguments := _by_rule(_SEARCHES, tool, conversation)) is not None
     ]
-    return [*by_rule, *by_name] or searches
+    return by_rule or by_name or searches
 
 
 _Rules = Mapping[str, Callable[[Conversation], dict[str, Any] | None]]

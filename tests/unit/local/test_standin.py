@@ -135,7 +135,7 @@ def test_it_calls_the_tools_that_a_question_asks_for() -> None:
     ],
 )
 def test_it_searches_the_named_index(question: str, index: str, query: str) -> None:
-    assert calls_for(question, tool("rag_query")) == [("rag_query", {"index_id": index, "query": query})]
+    assert calls_for(question, tool("rag_query"), tool("web_search")) == [("rag_query", {"index_id": index, "query": query})]
 
 
 def test_it_calls_a_tool_of_the_caller() -> None:
