@@ -160,7 +160,7 @@ async def test_a_run_whose_first_call_is_an_embedding_leaves_its_worker_too(gate
 
 @pytest.mark.parametrize("dies_at", ["SendMessage", "UpdateItem"])
 @pytest.mark.parametrize("event", ["request", "tick"])
-async def test_a_run_whose_process_died_before_it_sent_it_is_sent_by_the_next_event_of_its_agent(
+async def test_a_run_that_was_not_sent_is_sent_by_the_next_event_of_its_agent(
     gateway: ManagedGateway, dies_at: str, event: str
 ) -> None:
     agent = await gateway.create(schedule=EVERY_MINUTE)

@@ -28,7 +28,7 @@ def test_a_successful_compaction_is_three_steps() -> None:
     assert state["End"] is True
 
 
-def test_a_summary_that_meets_a_rate_limit_is_called_again_and_holds_no_function_until_then() -> None:
+def test_a_summary_that_meets_a_rate_limit_holds_no_function() -> None:
     states = DEFINITION["States"]
     ((limit, wait),) = [(choice, states[choice["Next"]]) for choice in states["IsLimited"]["Choices"]]
     assert (limit["Variable"], limit["NumericGreaterThan"]) == ("$.summary.wait", 0)

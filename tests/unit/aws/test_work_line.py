@@ -145,7 +145,7 @@ async def test_the_sweep_gives_back_the_places_of_work_that_is_over_and_sends_wh
     assert lines.sent == ["4"]
 
 
-async def test_the_sweep_repairs_a_line_whose_process_died_before_others_could_see_it(lines: Lines) -> None:
+async def test_the_sweep_repairs_a_line_that_others_could_not_see(lines: Lines) -> None:
     for n in range(4):
         await lines.enter(A, str(n))
     with inject(FaultPlan(Fault.CRASH_AFTER)), pytest.raises(Crash):

@@ -60,9 +60,7 @@ async def requests_of(store: TenantStore) -> int:
 
 
 @pytest.mark.parametrize("act", ["chat", "tool"])
-async def test_work_that_can_be_put_back_leaves_its_worker_until_it_has_called_a_chat_model_or_a_tool(
-    store: TenantStore, act: str
-) -> None:
+async def test_work_leaves_its_worker_until_it_has_called_a_chat_model_or_a_tool(store: TenantStore, act: str) -> None:
     calls, scope = calls_of(scripted_model(ANSWER)), replace(make_scope(store), max_wait=JOB_MAX_WAIT, can_be_put_back=True)
     await calls.embed(scope, ["x"])
     assert scope.seconds_to_wait == REQUEST_MAX_WAIT, "an embedding changes nothing"

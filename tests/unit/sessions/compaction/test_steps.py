@@ -430,7 +430,7 @@ class Limited:
         monkeypatch.setattr(Admission, "_reserve", refuse)
 
 
-async def test_a_summary_that_meets_the_rate_limit_leaves_its_function_and_is_written_later(
+async def test_a_summary_that_meets_the_rate_limit_leaves_its_function(
     deployment: SimulatedDeployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The session is held meanwhile."""
