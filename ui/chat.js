@@ -1,5 +1,6 @@
 /** The chat view: an agent picker, the agent's sessions, and the open conversation. */
 
+import "./shared.js";
 import { showDraft } from "./composer.js";
 import { Conversation } from "./conversation.js";
 import { conversationView } from "./conversation-view.js";
@@ -10,7 +11,7 @@ import { Resource } from "./resource.js";
 import { fragment } from "./router.js";
 import { SessionList, sessionName } from "./sessions.js";
 import { touch } from "./touch.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 import { workspaceField } from "./workspace-field.js";
 
 /**

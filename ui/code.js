@@ -5,7 +5,7 @@ import { highlight } from "./highlight.js";
 import { long } from "./long.js";
 import { sanitize } from "./sanitize.js";
 import { visible } from "./visible.js";
-import { html, render } from "./vendor-lit-html.js";
+import { html, render } from "lit-html";
 
 const MAX_SHOWN = 100_000;
 const MAX_LINE = 5_000;

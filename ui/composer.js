@@ -1,7 +1,7 @@
 /** The field in which a user writes a message. Enter sends, and on a touch screen breaks a line; Shift+Enter breaks a line, Esc stops the answer. */
 
 import { touch } from "./touch.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
 const MAX_BYTES = 256 * 1024;
 const ENCODER = new TextEncoder();

@@ -5,7 +5,7 @@ import { ApiError, problem } from "./errors.js";
 import { money, number, sum } from "./format.js";
 import { failure, firstFailure } from "./resource.js";
 import { fragment } from "./router.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
 /**
  * @typedef {import("./conversation.js").Conversation} Conversation

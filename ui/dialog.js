@@ -1,6 +1,6 @@
 /** Modal dialogs. The browser keeps the focus inside, closes them on Esc, and puts the focus back. */
 
-import { html, render } from "./vendor-lit-html.js";
+import { html, render } from "lit-html";
 
 /**
  * Show a dialog until the user closes it. Resolve to true if the user chose `action`.

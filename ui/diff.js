@@ -3,7 +3,7 @@
 import { number } from "./format.js";
 import { long } from "./long.js";
 import { visible } from "./visible.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
 const HUNK = /^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@(.*)$/;
 const FIRST_LINES = 500;

@@ -1,6 +1,6 @@
 /** Numbers, sizes, money and times as people read them. */
 
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
 const NUMBER = new Intl.NumberFormat("en");
 const MONEY = new Intl.NumberFormat("en", { style: "currency", currency: "USD", maximumSignificantDigits: 2 });

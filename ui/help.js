@@ -1,7 +1,7 @@
 /** The keys of the page. `?` shows them. */
 
 import { showDialog } from "./dialog.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
 /** @type {[string[], string][]} */
 const KEYS = [

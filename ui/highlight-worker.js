@@ -1,6 +1,6 @@
 /** The thread in which code is highlighted. It answers each text with HTML or null, and its first message says that it can begin. */
 
-import hljs from "./vendor-highlight.js";
+import hljs from "highlight.js/lib/common";
 
 const MAX_MARKS = 10_000; // elements, which the page has to make
 

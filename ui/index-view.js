@@ -10,7 +10,7 @@ import { createSearch } from "./search.js";
 import { TYPES } from "./upload.js";
 import { UploadQueue } from "./upload-queue.js";
 import { Uploads } from "./uploads.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
 /** @typedef {{index: any | null}} Description null if there is no such index yet */
 

@@ -1,10 +1,11 @@
 /** The knowledge indices of the tenant, and the one that is open. */
 
+import "./shared.js";
 import { number, size, when } from "./format.js";
 import { IndexView } from "./index-view.js";
 import { Pages } from "./pages.js";
 import { fragment } from "./router.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
 const ID = /^[A-Za-z0-9][A-Za-z0-9._:\-]{0,127}$/;
 const RULE = "1 to 128 letters, digits and . _ : -, beginning with a letter or a digit";

@@ -1,6 +1,6 @@
 /** Content that is rendered only when the user asks for it. */
 
-import { html, render } from "./vendor-lit-html.js";
+import { html, render } from "lit-html";
 
 /**
  * Return a summary that opens to `content`, which is called when it is opened.

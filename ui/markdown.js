@@ -9,8 +9,8 @@ import { codeBlock } from "./code.js";
 import { long } from "./long.js";
 import { sanitize } from "./sanitize.js";
 import { visible } from "./visible.js";
-import { html, render } from "./vendor-lit-html.js";
-import MarkdownIt from "./vendor-markdown-it.js";
+import { html, render } from "lit-html";
+import MarkdownIt from "markdown-it";
 
 const MAX_BLOCK = 16_000; // characters of a block that is rendered again while it grows
 const MAX_SHOWN = 120_000; // characters that are shown before the user asks for all

@@ -1,7 +1,7 @@
 /** A list that the user reads page by page. */
 
 import { Resource } from "./resource.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
 /**
  * The entries of a list that have been read so far.

@@ -2,7 +2,7 @@
 
 import { when } from "./format.js";
 import { long } from "./long.js";
-import { html, render } from "./vendor-lit-html.js";
+import { html, render } from "lit-html";
 
 /**
  * @typedef {object} Passage

@@ -1,9 +1,9 @@
 /** A value that is read from the gateway, and the states in which a view can be: loading, offline, not permitted, failed, empty. */
 
 import { ApiError, problem } from "./errors.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
-/** @typedef {import("./vendor-lit-html.js").TemplateResult | symbol | string} Content */
+/** @typedef {import("lit-html").TemplateResult | symbol | string} Content */
 
 /** Follows the message about a value that did not arrive. */
 export const RETRIES = "The page tries again automatically.";

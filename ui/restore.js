@@ -5,7 +5,7 @@ import { showDialog } from "./dialog.js";
 import { count } from "./format.js";
 import { failure } from "./resource.js";
 import { fragment } from "./router.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
 export class Restore {
   #busy = false;

@@ -4,7 +4,7 @@ import { codeBlock } from "./code.js";
 import { diff } from "./diff.js";
 import { fileTree } from "./tree.js";
 import { visible } from "./visible.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
 /** @type {WeakMap<object, import("./resource.js").Content>} a block does not change, and its code is highlighted once */
 const shown = new WeakMap();

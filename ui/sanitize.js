@@ -1,6 +1,6 @@
 /** The allow-list through which every piece of HTML goes before it becomes part of the page. */
 
-import DOMPurify from "./vendor-dompurify.js";
+import DOMPurify from "dompurify";
 
 const TAGS = [
   "a", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "s", "span", "strong",
@@ -9,7 +9,7 @@ const TAGS = [
 const ATTRIBUTES = ["href", "class", "start"];
 const CLASS = /^(?:language-[\w+#.-]{1,40}|hljs-[\w-]{1,40}(?: [\w-]{1,40})*|align-(?:left|center|right))$/;
 
-const WORKER = new URL("highlight-worker.js", import.meta.url).href;
+const WORKER = new URL(HIGHLIGHT_WORKER, import.meta.url).href;
 /** What the page's policy lets this module make: the HTML that DOMPurify parses, and the address of one worker. */
 const policy = /** @type {TrustedTypePolicy | undefined} */ (
   window.trustedTypes?.createPolicy("dompurify", { createHTML: (/** @type {string} */ source) => source, createScriptURL: () => WORKER })

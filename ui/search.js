@@ -3,7 +3,7 @@
 import { count } from "./format.js";
 import { passageItem } from "./passage.js";
 import { failure } from "./resource.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
 const MAX_QUERY_BYTES = 8192;
 const NUMBERS = [5, 10, 20, 50];

@@ -2,7 +2,7 @@
 
 import { ApiError } from "./errors.js";
 import { fragment } from "./router.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
 /**
  * Return a link to a session. A delegate works in the session of the agent that asked it, so that one is looked for when the link is used.

@@ -3,7 +3,7 @@
 import { when } from "./format.js";
 import { Pages } from "./pages.js";
 import { fragment } from "./router.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
 /**
  * Return what a session is called: its title, or when it began.

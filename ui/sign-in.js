@@ -3,7 +3,7 @@
 import { ApiError } from "./errors.js";
 import { Client } from "./client.js";
 import { failure } from "./resource.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
 /**
  * Return a form that calls `enter` with a token that the gateway accepts.

@@ -3,7 +3,7 @@
 import { number, size } from "./format.js";
 import { long } from "./long.js";
 import { visible } from "./visible.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
 /**
  * @typedef {{path: string, type: string, size: number | null}} Entry

@@ -5,7 +5,7 @@ import { callCards } from "./calls.js";
 import { count, money, number, when } from "./format.js";
 import { long } from "./long.js";
 import { Markdown } from "./markdown.js";
-import { html, render } from "./vendor-lit-html.js";
+import { html, render } from "lit-html";
 
 /** @typedef {import("./turn.js").Turn} Turn */
 

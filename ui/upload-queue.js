@@ -4,7 +4,7 @@ import { ApiError } from "./errors.js";
 import { size } from "./format.js";
 import { failure } from "./resource.js";
 import { brokenRule, description, sendForm } from "./upload.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
 /**
  * @typedef {object} Sending

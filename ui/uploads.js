@@ -5,7 +5,7 @@ import { ApiError } from "./errors.js";
 import { count, number, size } from "./format.js";
 import { Pages } from "./pages.js";
 import { failure, RETRIES } from "./resource.js";
-import { html, render } from "./vendor-lit-html.js";
+import { html, render } from "lit-html";
 
 /**
  * @typedef {{line: number | null, code: string, message: string}} LineError

@@ -1,9 +1,10 @@
 /** The tenant's requests, tokens and costs, by agent and by day. */
 
+import "./shared.js";
 import { money, number } from "./format.js";
 import { firstFailure, Resource } from "./resource.js";
 import { fragment } from "./router.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
 /**
  * @typedef {object} Figures

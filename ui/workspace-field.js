@@ -1,6 +1,6 @@
 /** The choice of a workspace for a session that the next message creates. */
 
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 
 /** @typedef {import("./conversation.js").Conversation} Conversation */
 

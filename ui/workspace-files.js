@@ -6,7 +6,7 @@ import { number, size } from "./format.js";
 import { failure, Resource } from "./resource.js";
 import { fragment } from "./router.js";
 import { fileTree } from "./tree.js";
-import { html, render } from "./vendor-lit-html.js";
+import { html, render } from "lit-html";
 
 const PAGE = 1000; // entries
 const MAX_SHOWN = 1024 * 1024; // bytes

@@ -8,7 +8,7 @@ import { Resource } from "./resource.js";
 import { richBlock } from "./rich.js";
 import { fragment } from "./router.js";
 import { sessionLink } from "./session-link.js";
-import { html, render } from "./vendor-lit-html.js";
+import { html, render } from "lit-html";
 import { visible } from "./visible.js";
 
 const MAX_OPEN = 20; // diffs that are shown at once

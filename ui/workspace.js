@@ -5,7 +5,7 @@ import { count, number, size, when } from "./format.js";
 import { Resource } from "./resource.js";
 import { Restore } from "./restore.js";
 import { fragment } from "./router.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 import { Files } from "./workspace-files.js";
 import { VersionDetails, VersionList } from "./workspace-versions.js";
 

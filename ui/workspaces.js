@@ -1,12 +1,13 @@
 /** The workspaces view: the tenant's workspaces, or one of them. */
 
+import "./shared.js";
 import { ArchiveForm } from "./archive.js";
 import { ApiError } from "./errors.js";
 import { number, size, when } from "./format.js";
 import { Pages } from "./pages.js";
 import { failure } from "./resource.js";
 import { fragment } from "./router.js";
-import { html } from "./vendor-lit-html.js";
+import { html } from "lit-html";
 import { Workspace } from "./workspace.js";
 
 const ID = "[A-Za-z0-9][A-Za-z0-9._:\\-]{0,127}";

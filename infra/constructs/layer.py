@@ -21,9 +21,8 @@ ARCHITECTURE: Final = lambda_.Architecture.ARM_64
 RUNTIME: Final = lambda_.Runtime.PYTHON_3_13
 
 SOURCES: Final = (ROOT / "functions", ROOT / "shared" / "spass")
-PAGE: Final = ROOT / "ui"
-# The others are for the type check of the page.
-_PAGE_SUFFIXES: Final = frozenset({".html", ".js", ".css", ".svg"})
+# What the page is built from, and how.
+_PAGE_BUILD: Final = (ROOT / "local" / "page_build.py", ROOT / "package-lock.json")
 START_SCRIPT: Final = ROOT / "infra" / "assets" / "run.sh"
 SANDBOX: Final = ROOT / "shared" / "spass" / "sandbox"
 # Only tests import the first package, and foreign agents run on machines of the operator's own.
@@ -84,22 +83,21 @@ def _name(path: Path) -> str:
 
 
 def function_code(scope: Construct, *, page: bool = False) -> lambda_.AssetCode:
-    """Return the asset with ``functions/`` and the library, which all functions of a stack share, and with the files of the
-    ``page`` for the function that serves it.
+    """Return the asset with ``functions/`` and the library, which all functions of a stack share, and with the built ``page`` for
+    the function that serves it.
 
     It is small and every commit changes it, so it is not a layer.
     """
-    served = sorted(path for path in PAGE.iterdir() if page and path.suffix in _PAGE_SUFFIXES)
     files = (path for source in SOURCES for path in source.rglob("*.py"))
     deployed = (path for path in files if not any(path.is_relative_to(folder) for folder in EXCLUDED))
-    inputs = [START_SCRIPT, *deployed, *served]
-    return _compiled_asset(
-        scope,
-        inputs,
-        lambda output, compiler: bundling.function_code(
-            output, sources=SOURCES, excluded=EXCLUDED, start_script=START_SCRIPT, compiler=compiler, page=served
-        ),
-    )
+    page_sources = [*_PAGE_BUILD, *(ROOT / "ui").iterdir()] if page else []
+
+    def build(output: Path, compiler: Path | None) -> None:
+        bundling.function_code(output, sources=SOURCES, excluded=EXCLUDED, start_script=START_SCRIPT, compiler=compiler)
+        if page:
+            bundling.page(output, ROOT)
+
+    return _compiled_asset(scope, [START_SCRIPT, *deployed, *page_sources], build)
 
 
 def sandbox_code(scope: Construct) -> lambda_.AssetCode:

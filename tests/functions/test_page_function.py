@@ -1,8 +1,10 @@
 """The function of the page starts from its bundle alone: without the library's upper floors, boto3 and the operator's files."""
 
 import json
+import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,15 +35,21 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         excluded=[ROOT / "shared" / "spass" / "testing"],
         start_script=ROOT / "infra" / "assets" / "run.sh",
         compiler=None,
-        page=[path for path in (ROOT / "ui").iterdir() if path.suffix in {".html", ".js", ".css", ".svg"}],
     )
     return folder
 
 
 @pytest.fixture(scope="module")
-def started(bundle: Path) -> tuple[list[Any], set[str]]:
-    """Return the answers of the started function to a request for each of its rows, and all modules that it imported."""
-    events = [event("GET", route.path.format(asset="app.js"), route.resource, {}, b"") for route in ROWS]
+def manifest(bundle: Path) -> Mapping[str, Any]:
+    """Add the page to the bundle, and return the manifest of its build."""
+    bundling.page(bundle, ROOT)
+    found: Mapping[str, Any] = json.loads((bundle / ".page" / "manifest.json").read_text())
+    return found
+
+
+def answers_and_modules(bundle: Path, asset: str) -> tuple[list[Any], set[str]]:
+    """Start the function. Return its answers to a request for each of its rows, and all modules that it imported."""
+    events = [event("GET", route.path.format(asset=asset), route.resource, {}, b"") for route in ROWS]
     variables = {
         "AWS_LAMBDA_FUNCTION_NAME": "page",
         "AWS_DEFAULT_REGION": "eu-central-1",
@@ -59,6 +67,11 @@ def started(bundle: Path) -> tuple[list[Any], set[str]]:
     return answers, set(modules)
 
 
+@pytest.fixture(scope="module")
+def started(bundle: Path, manifest: Mapping[str, Any]) -> tuple[list[Any], set[str]]:
+    return answers_and_modules(bundle, next(iter(manifest["files"])))
+
+
 def test_one_function_serves_all_rows_of_the_page() -> None:
     assert {(route.path, route.function_name, route.long, route.public) for route in ROWS} == {
         ("/", "page", False, True),
@@ -67,12 +80,25 @@ def test_one_function_serves_all_rows_of_the_page() -> None:
     }
 
 
-def test_the_function_serves_the_page_from_its_bundle(started: tuple[list[Any], set[str]]) -> None:
+def test_without_a_build_the_page_is_503_and_says_what_to_run(tmp_path: Path, bundle: Path) -> None:
+    unbuilt = shutil.copytree(bundle, tmp_path / "bundle", ignore=shutil.ignore_patterns(".page"))
+    (root, page, asset), _ = answers_and_modules(unbuilt, "app.js")
+    assert root["statusCode"] == 302
+    for answer in (page, asset):
+        error = json.loads(answer["body"])["error"]
+        assert (answer["statusCode"], error["type"], error["code"]) == (503, "api_error", "page_not_built")
+        assert "make page" in error["message"]
+
+
+def test_the_function_serves_the_page_from_its_bundle(
+    bundle: Path, manifest: Mapping[str, Any], started: tuple[list[Any], set[str]]
+) -> None:
     (root, page, asset), _ = started
     assert (root["statusCode"], root["headers"]["location"]) == (302, "/prod/ui")
-    assert (page["statusCode"], page["body"]) == (200, (ROOT / "ui" / "index.html").read_text(encoding="utf-8"))
+    assert (page["statusCode"], page["body"]) == (200, (bundle / ".page" / manifest["page"]).read_text(encoding="utf-8"))
     assert "connect-src 'self' https://uploads.s3.eu-central-1.amazonaws.com;" in page["headers"]["content-security-policy"]
-    assert (asset["statusCode"], asset["body"]) == (200, (ROOT / "ui" / "app.js").read_text(encoding="utf-8"))
+    file = bundle / ".page" / next(iter(manifest["files"]))
+    assert (asset["statusCode"], asset["body"]) == (200, file.read_text(encoding="utf-8"))
 
 
 def test_the_function_imports_neither_boto3_nor_the_librarys_upper_floors(started: tuple[list[Any], set[str]]) -> None:

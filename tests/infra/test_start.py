@@ -1,6 +1,7 @@
 """The functions' asset, built as in a deployment, contains every handler and app that Lambda starts."""
 
 import ast
+import json
 import subprocess
 from pathlib import Path
 
@@ -66,12 +67,14 @@ def test_the_asset_contains_routes_library_and_start_script(asset: Path) -> None
     assert files == expected | {Path("run.sh")}
 
 
-def test_the_asset_of_the_page_has_what_a_browser_loads_and_no_types(asset: Path, asset_of_page: Path) -> None:
+def test_the_asset_of_the_page_has_what_a_browser_loads_and_no_sources(asset: Path, asset_of_page: Path) -> None:
     files, others = ({path.relative_to(one) for path in one.rglob("*") if path.is_file()} for one in (asset_of_page, asset))
-    served = {path.relative_to(ROOT) for path in (ROOT / "ui").iterdir() if path.suffix in {".html", ".js", ".css", ".svg"}}
+    manifest = json.loads((asset_of_page / ".page" / "manifest.json").read_text(encoding="utf-8"))
+    served = {Path(".page", name) for name in ("manifest.json", manifest["page"], *manifest["files"])}
     assert files == others | served
-    assert Path("ui/index.html") in served
-    assert not [path for path in files if path.suffix in {".ts", ".json"}]
+    assert {path.suffix for path in served} == {".json", ".html", ".js", ".css", ".svg"}
+    for path in served:
+        assert (asset_of_page / path).read_bytes() == (ROOT / path).read_bytes(), "what is deployed is what was built"
 
 
 @pytest.mark.parametrize("name", LONG)

@@ -107,7 +107,7 @@ def _unpack() -> None:
         folder.rename(_PACKED)
     except subprocess.CalledProcessError as error:
         reason = error.stderr.decode(errors="replace").strip()
-        raise NoChromium(f"Install Chromium or Chrome, set CHROME_PATH, or run: npm ci\n{reason}") from error
+        raise NoChromium(f"Install Chromium or Chrome, set CHROME_PATH, or run: make node_modules/.stamp\n{reason}") from error
     except OSError:
         if not (_PACKED / "chromium").is_file():
             raise

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Route, expect
 
+from tests.page.exposed import with_modules
 from tests.page.scripted import Script, answer_is, frames, refusal, stream, turn
 from tests.page.tab import Tab
 
@@ -15,7 +16,7 @@ WHOLE = turn(TEXT)
 
 CARD = """
 async () => {
-  const [{ approvalCard }, { render }] = [await import("./ui/approval-card.js"), await import("./ui/vendor-lit-html.js")];
+  const [{ approvalCard }, { render }] = [await load("approval-card.js"), await load("lit-html")];
   globalThis.decided = [];
   const client = { call: (path, { json }) => (decided.push(json.decision), new Promise(() => {})) };
   const approval = { id: "a", tool: "erase", agent: "helper", status: "pending", arguments: {}, preview: {}, expires_at: null };
@@ -32,7 +33,7 @@ CLICK = """(button, detail) => {
 }"""
 SCROLLED = """
 async () => {
-  const { Log } = await import("./ui/log.js");
+  const { Log } = await load("log.js");
   const box = document.createElement("div");
   box.id = "log";
   box.style.height = "50px";
@@ -56,19 +57,19 @@ async () => {
 """
 PRETTY = """
 async () => {
-  const { pretty } = await import("./ui/format.js");
+  const { pretty } = await load("format.js");
   return [50, 2_000, 100_000].map((depth) => pretty(JSON.parse("[".repeat(depth) + "]".repeat(depth))));
 }
 """
 VISIBLE = """
 async (texts) => {
-  const { visible } = await import("./ui/visible.js");
+  const { visible } = await load("visible.js");
   return texts.map(visible);
 }
 """
 DIFF = """
 async (text) => {
-  const [{ diff }, { render }] = [await import("./ui/diff.js"), await import("./ui/vendor-lit-html.js")];
+  const [{ diff }, { render }] = [await load("diff.js"), await load("lit-html")];
   const unified = `@@ -1 +1 @@\\n+${text}`;
   render(diff({ path: "a", status: "changed", added: 1, removed: 0, unified }), document.body);
 }
@@ -80,7 +81,7 @@ OUTSIDE = """
 }
 """
 SHOW = """
-  const [{ approvalCard }, { render }] = [await import("./ui/approval-card.js"), await import("./ui/vendor-lit-html.js")];
+  const [{ approvalCard }, { render }] = [await load("approval-card.js"), await load("lit-html")];
   globalThis.decided = [];
   const show = (approval, pages) => {
     const call = (path, options) => {
@@ -115,7 +116,7 @@ async (text) => {{
 """
 STORE = """
 async () => {
-  const { Store } = await import("./ui/store.js");
+  const { Store } = await load("store.js");
   const store = new Store();
   const seen = [];
   store.set("draft:helper", "x".repeat(8_000_000));
@@ -219,7 +220,7 @@ def test_a_wait_of_a_month_is_not_a_storm_of_requests(tab: Tab) -> None:
 
 
 def test_a_click_that_was_meant_for_something_else_decides_nothing(tab: Tab) -> None:
-    tab.open()
+    with_modules(tab).open()
     assert tab.page.evaluate(CARD) == []
     approve = tab.page.get_by_role("button", name="Approve")
     expect(approve).to_be_enabled()
@@ -228,7 +229,7 @@ def test_a_click_that_was_meant_for_something_else_decides_nothing(tab: Tab) -> 
 
 
 def test_the_log_stands_still_while_the_user_decides(tab: Tab) -> None:
-    tab.open()
+    with_modules(tab).open()
     held, followed = tab.page.evaluate(SCROLLED)
     assert held == 0 < followed
 
@@ -246,7 +247,7 @@ def test_a_call_that_names_itself_as_its_parent_is_shown(tab: Tab) -> None:
 
 
 def test_deeply_nested_json_does_not_fill_the_memory(tab: Tab) -> None:
-    tab.open()
+    with_modules(tab).open()
     flat, deep, deepest = tab.page.evaluate(PRETTY)
     assert json.loads(flat)
     assert "\n" in flat
@@ -255,14 +256,14 @@ def test_deeply_nested_json_does_not_fill_the_memory(tab: Tab) -> None:
 
 
 def test_text_that_is_hidden_in_tags_and_selectors_is_shown(tab: Tab) -> None:
-    tab.open()
+    with_modules(tab).open()
     shown = tab.page.evaluate(VISIBLE, ["a\U000e0041", "b\ufe01\U000e0100", "c\u3164\u2800", "❤️ 1️⃣ 👩‍💻", "d\u034f"])
     assert shown[:2] == ["a⟨U+E0041⟩", "b⟨U+FE01⟩⟨U+E0100⟩"]
     assert shown[2:] == ["c⟨U+3164⟩⟨U+2800⟩", "❤️ 1️⃣ 👩‍💻", "d⟨U+034F⟩"]
 
 
 def test_a_joiner_or_selector_outside_an_emoji_is_shown(tab: Tab) -> None:
-    tab.open()
+    with_modules(tab).open()
     hidden = ["1\ufe0f#\ufe0e*\ufe0f", "©\u200d™\u200dx", "👩\u200dx", "a\ufff9b\ufffc"]
     shown = ["1⟨U+FE0F⟩#⟨U+FE0E⟩*⟨U+FE0F⟩", "©⟨U+200D⟩™⟨U+200D⟩x", "👩⟨U+200D⟩x", "a⟨U+FFF9⟩b⟨U+FFFC⟩"]
     whole = ["©️ #️⃣ *️⃣ 9️⃣", "👩🏽‍🚀 ❤️‍🔥 🏳️‍🌈 👨‍👩‍👧"]
@@ -270,7 +271,7 @@ def test_a_joiner_or_selector_outside_an_emoji_is_shown(tab: Tab) -> None:
 
 
 def test_a_storage_that_was_full_is_not_full_after_it_was_emptied(tab: Tab) -> None:
-    tab.open()
+    with_modules(tab).open()
     assert tab.page.evaluate(STORE) == [False, True, True, 0]
 
 
@@ -288,7 +289,7 @@ def test_a_storage_that_was_full_is_not_full_after_it_was_emptied(tab: Tab) -> N
     ids=["blanks", "tabs", "wide blanks", "carriage return", "other line ends", "terminal", "no width"],
 )
 def test_nothing_of_a_line_is_hidden_beside_its_box(tab: Tab, text: str, shown: str) -> None:
-    tab.open()
+    with_modules(tab).open()
     tab.page.evaluate(DIFF, text)
     code = tab.page.locator("tr.added code")
     expect(code).to_have_text(shown)
@@ -296,14 +297,14 @@ def test_nothing_of_a_line_is_hidden_beside_its_box(tab: Tab, text: str, shown: 
 
 
 def test_a_long_line_wraps_within_its_box(tab: Tab) -> None:
-    tab.open()
+    with_modules(tab).open()
     tab.page.evaluate(DIFF, f"{'x = 1;' * 300}{'_' * 99}rm -rf /")
     expect(tab.page.locator("tr.added code")).to_contain_text("rm -rf /")
     assert tab.page.evaluate(OUTSIDE) == 0
 
 
 def test_a_change_is_approved_only_after_its_last_part_was_shown(tab: Tab) -> None:
-    tab.open()
+    with_modules(tab).open()
     tab.page.evaluate(READER, [1_201, False])
     approve, deny = (tab.page.get_by_role("button", name=name) for name in ("Approve", "Deny"))
     expect(deny).to_be_enabled()
@@ -318,7 +319,7 @@ def test_a_change_is_approved_only_after_its_last_part_was_shown(tab: Tab) -> No
 
 
 def test_a_change_that_the_preview_cuts_is_read_page_by_page(tab: Tab) -> None:
-    tab.open()
+    with_modules(tab).open()
     tab.page.evaluate(READER, [2, True])
     approve, main = tab.page.get_by_role("button", name="Approve"), tab.page.locator("main").last
     expect(main).to_contain_text("This changes 7 files in the workspace site. It removes⟨U+202E⟩ 'a.py'.")
@@ -336,14 +337,14 @@ def test_a_change_that_the_preview_cuts_is_read_page_by_page(tab: Tab) -> None:
 
 
 def test_all_of_a_call_without_a_diff_is_shown(tab: Tab) -> None:
-    tab.open()
+    with_modules(tab).open()
     tab.page.evaluate(CALL, "a" * 5_000 + " the line that matters")
     expect(tab.page.locator("pre", has_text="the line that matters")).to_have_count(2)
     expect(tab.page.get_by_role("button", name="Approve")).to_be_enabled()
 
 
 def test_the_rows_of_a_diff_are_as_wide_as_their_box(tab: Tab) -> None:
-    tab.open()
+    with_modules(tab).open()
     tab.page.evaluate(DIFF, "short")
     widths = "(row) => [row.getBoundingClientRect().width, row.closest('.wide').clientWidth]"
     row, box = tab.page.locator("tr.added").evaluate(widths)

@@ -5,6 +5,7 @@ from typing import Final
 
 from playwright.sync_api import Page, Route, expect
 
+from tests.page.exposed import with_modules
 from tests.page.tab import Tab
 
 SIZE: Final = 50_000
@@ -22,11 +23,11 @@ WATCH: Final = """() => {
   new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((entry) => entry.duration)))
     .observe({ type: "longtask" });
 }"""
-GRAMMARS: Final = "async () => (await import('./ui/vendor-highlight.js')).default.listLanguages()"
+GRAMMARS: Final = "async () => (await load('highlight.js/lib/common')).default.listLanguages()"
 TEXT_OF_EACH: Final = """
 async ([languages, texts]) => {
-  const { highlight } = await import("./ui/highlight.js");
-  const { sanitize } = await import("./ui/sanitize.js");
+  const { highlight } = await load("highlight.js");
+  const { sanitize } = await load("sanitize.js");
   const wrong = [];
   let slow = 0;
   for (const language of languages) {
@@ -41,13 +42,13 @@ async ([languages, texts]) => {
 """
 SHOW: Final = """
 async (texts) => {
-  const { codeBlock } = await import("./ui/code.js");
+  const { codeBlock } = await load("code.js");
   for (const [text, language] of texts) document.body.append(codeBlock(text, language));
 }
 """
 GROW: Final = """
 async ([start, end]) => {
-  const { Markdown } = await import("./ui/markdown.js");
+  const { Markdown } = await load("markdown.js");
   window.answer = new Markdown();
   document.body.append(window.answer.element);
   window.answer.update(start, false);
@@ -68,7 +69,7 @@ def show(tab: Tab, *texts: tuple[str, str]) -> None:
 
 
 def test_no_grammar_freezes_the_page_and_no_character_is_lost(tab: Tab) -> None:
-    tab.open()
+    with_modules(tab).open()
     grammars = tab.page.evaluate(GRAMMARS)
     assert len(grammars) > 30
     tab.page.evaluate(WATCH)
@@ -79,7 +80,7 @@ def test_no_grammar_freezes_the_page_and_no_character_is_lost(tab: Tab) -> None:
 
 
 def test_code_that_takes_a_grammar_too_long_is_plain_and_other_code_is_not(tab: Tab) -> None:
-    tab.open()
+    with_modules(tab).open()
     tab.page.evaluate(WATCH)
     slow = SLOW["dotted names"]
     show(tab, (slow, "ini"), ("[section]\nname = 1\n", "toml"), ("public int Count() { return 1; }\n", "cs"))
@@ -98,7 +99,7 @@ def test_code_that_takes_a_grammar_too_long_is_plain_and_other_code_is_not(tab: 
 
 
 def test_code_that_would_need_a_hundred_thousand_elements_is_plain(tab: Tab) -> None:
-    tab.open()
+    with_modules(tab).open()
     show(tab, ("[" * 150 + "\n", "json"), (("[" * 150 + "\n") * (SIZE // 151), "json"), ("[]\n", "json"))
     code = tab.page.locator(".code code")
     for place, count in ((0, 150), (1, 0), (2, 2)):
@@ -106,7 +107,7 @@ def test_code_that_would_need_a_hundred_thousand_elements_is_plain(tab: Tab) -> 
 
 
 def test_code_is_highlighted_once_it_has_ended(tab: Tab) -> None:
-    tab.open()
+    with_modules(tab).open()
     tab.page.evaluate(GROW, ["```python\ndef first(): ...\n```\n\n```python\ndef second(): ...\n", "```\n"])
     code = tab.page.locator(".code code")
     expect(code.nth(0).locator("span").first).to_be_visible()
@@ -123,14 +124,14 @@ def test_without_the_highlighter_code_is_plain_until_its_file_arrives(tab: Tab) 
         refused.append(route.request.url)
         route.fulfill(status=404)
 
-    tab.page.context.route("**/ui/vendor-highlight.js", refuse)
-    tab.open()
+    with_modules(tab).open()
+    tab.page.context.route("**/ui/highlight-worker-*.js", refuse)
     show(tab, ("print(1)\n", "python"))
     with tab.page.expect_event("worker"):
         show(tab, ("print(2)\n", "python"))
     code = tab.page.locator(".code code")
     expect(code).to_have_text(["print(1)\n", "print(2)\n"])
-    tab.page.context.unroute("**/ui/vendor-highlight.js")
+    tab.page.context.unroute("**/ui/highlight-worker-*.js")
     show(tab, ("print(3)\n", "python"))
     expect(code.nth(2).locator("span").first).to_be_visible()
     assert refused

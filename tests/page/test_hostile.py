@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 
 from spass.testing.model_server import Body, Completion, serve_model
 from tests.e2e.conftest import Gateway, running_gateway
+from tests.page.exposed import with_modules
 from tests.page.hostile import ALL, LINKS, OFFENDERS, OTHERS, RAW_HTML, STRANGE_NAMES, WATCH_CODE, offenders
 from tests.page.scripted import Script, frames, stream, turn
 from tests.page.tab import Tab
@@ -35,7 +36,7 @@ AGENT = "name: helper\nmodel: scripted\ndescription: Helps.\ntools: [read_file, 
 GROW = (
     """
 async (texts) => {
-  const { Markdown } = await import("./ui/markdown.js");
+  const { Markdown } = await load("markdown.js");
   const check = """
     + OFFENDERS
     + """;
@@ -113,7 +114,7 @@ def test_hostile_answers_are_read_in_pieces_and_do_nothing(new: Callable[[str], 
 
 
 def test_a_hostile_output_that_is_cut_anywhere_does_nothing(quiet: Tab) -> None:
-    quiet.sign_in()
+    with_modules(quiet).sign_in()
     report: Mapping[str, Any] = quiet.page.evaluate(GROW, dict(ALL))
     assert {name: one["found"] for name, one in report.items() if one["found"]} == {}
     assert [name for name, one in report.items() if not one["same"]] == []
@@ -125,7 +126,7 @@ def test_a_hostile_output_that_is_cut_anywhere_does_nothing(quiet: Tab) -> None:
 
 
 def test_a_link_shows_its_host_in_ascii_after_a_text_that_cannot_hide_it(quiet: Tab) -> None:
-    quiet.sign_in()
+    with_modules(quiet).sign_in()
     report: Mapping[str, Any] = quiet.page.evaluate(GROW, {name: OTHERS[name] for name in OTHERS})
     assert report["homograph"]["text"].strip() == "apple.com (xn--pple-43d.com)"
     assert report["text of another host"]["text"].strip() == "https://bank.example (evil.example)"

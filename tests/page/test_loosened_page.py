@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Response, Route, expect
 
 from tests.e2e.conftest import Gateway
+from tests.page.exposed import ExposedBuild, exposed_build
 from tests.page.hostile import ALL, LINKS, RAW_HTML, WATCH_CODE
 from tests.page.test_hostile import GROW
 
@@ -17,7 +18,7 @@ EVIL: Final = "http://evil.example"
 # The page's own Trusted Types policy makes the HTML of these probes, so that only the directive in question can stop it.
 PROBES: Final = """
 async (evil) => {
-  const { html, render } = await import("./ui/vendor-lit-html.js");
+  const { html, render } = await load("lit-html");
   const breaches = [];
   const place = document.createElement("div");
   document.body.append(place);
@@ -75,19 +76,13 @@ def breaches(page: Page, url: str, change: tuple[str, str] = ("", "")) -> set[st
     """Return the probes that succeed in the page, whose policy has been changed so."""
     loaded: set[str] = set()
 
-    def loosen(route: Route) -> None:
-        answer = route.fetch()
-        policy = answer.headers["content-security-policy"]
-        assert change[0] in policy
-        route.fulfill(response=answer, headers={**answer.headers, "content-security-policy": policy.replace(*change, 1)})
-
     def load(route: Route) -> None:
         loaded.add(urlsplit(route.request.url).path.strip("/"))
         route.fulfill(status=200, content_type="text/javascript", body="", headers={"Access-Control-Allow-Origin": "*"})
 
     page.context.route(f"{EVIL}/**", load)
     page.context.route(re.compile("/submitted"), load)
-    page.context.route(f"{url}/ui", loosen)
+    exposed_build().serve(page.context, url, change)
     page.goto(f"{url}/ui")
     expect(page.get_by_label("Token")).to_be_visible()
     found = {*page.evaluate(PROBES, EVIL), *loaded}
@@ -127,7 +122,7 @@ DIRTY: Final = (
 )  # fmt: skip
 SANITIZE: Final = """
 async (dirty) => {
-  const { sanitize } = await import("./ui/sanitize.js");
+  const { sanitize } = await load("sanitize.js");
   return dirty.map((source) => {
     const elements = [...sanitize(source).querySelectorAll("*")];
     return [source, elements.map((one) => `${one.localName}${[...one.attributes].map(({ name }) => ` ${name}`).join("")}`)];
@@ -155,8 +150,9 @@ CODE_MUTANTS: Final = {
 }
 
 
-def defects(page: Page, url: str) -> list[Any]:
-    """Return what the page's Markdown and sanitizer do that they must not."""
+def defects(page: Page, url: str, build: ExposedBuild) -> list[Any]:
+    """Return what the Markdown and the sanitizer of a build do that they must not."""
+    build.serve(page.context, url)
     page.add_init_script(WATCH_CODE)
     page.goto(f"{url}/ui")
     expect(page.get_by_label("Token")).to_be_visible()
@@ -178,16 +174,9 @@ def defects(page: Page, url: str) -> list[Any]:
 
 
 def test_the_page_as_it_is_has_no_defect(page: Page, standin: Gateway) -> None:
-    assert defects(page, standin.url) == []
+    assert defects(page, standin.url, exposed_build()) == []
 
 
 @pytest.mark.parametrize(("file", "old", "new"), CODE_MUTANTS.values(), ids=CODE_MUTANTS)
 def test_a_loosened_sanitizer_is_noticed(page: Page, standin: Gateway, file: str, old: str, new: str) -> None:
-    def loosen(route: Route) -> None:
-        answer = route.fetch()
-        source = answer.text()
-        assert old in source
-        route.fulfill(response=answer, body=source.replace(old, new, 1))
-
-    page.route(f"**/ui/{file}", loosen)
-    assert defects(page, standin.url) != []
+    assert defects(page, standin.url, ExposedBuild(file, (old, new))) != []

@@ -9,6 +9,7 @@ from playwright.sync_api import Route, expect
 
 from tests.page.accessibility import grave_findings
 from tests.page.chatting import ask, message_box
+from tests.page.exposed import with_modules
 from tests.page.scripted import no_answer
 from tests.page.tab import Tab
 from tests.page.writer import TOKEN, Writer
@@ -33,7 +34,7 @@ FOR_PROGRAMS: Final = {
 WORDS: Final = re.compile(r"\b(?:GET|POST|SPASS-\S+|HTTP|Idempotency-Key)\b|/[ac]1/|[a-z]+_[a-z]+")
 PROBLEM: Final = """
 async ([code, message]) => {
-  const { ApiError, problem } = await import("./ui/errors.js");
+  const { ApiError, problem } = await load("errors.js");
   return problem(new ApiError(429, code, message));
 }
 """
@@ -71,7 +72,7 @@ def test_a_refusal_is_told_in_words_for_people_and_its_details_on_demand(tab: Ta
     ],
 )
 def test_a_message_with_a_name_in_it_is_for_people(tab: Tab, code: str, message: str) -> None:
-    tab.open()
+    with_modules(tab).open()
     shown = tab.page.evaluate(PROBLEM, [code, message])
     assert shown["title"] == message
     assert "operator" not in shown["advice"]

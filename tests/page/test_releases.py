@@ -15,11 +15,11 @@ def test_a_view_whose_file_is_gone_offers_a_reload_that_keeps_the_draft(tab: Tab
     tab.expects_failed_requests = True
     tab.sign_in(user="tenacious", fragment="#/chat/concise-de")
     message_box(tab).fill("A draft")
-    tab.page.route("**/ui/usage.js", gone)
+    tab.page.route("**/ui/usage-*.js", gone)
     main = tab.view("Usage")
     expect(main.get_by_role("alert")).to_contain_text("There is a newer version of the page")
     assert grave_findings(tab.page) == []
-    tab.page.unroute("**/ui/usage.js")
+    tab.page.unroute("**/ui/usage-*.js")
     main.get_by_role("button", name="Reload the page").click()
     expect(main.get_by_role("heading", name="Usage")).to_be_visible()
     tab.view("Chat")
@@ -28,10 +28,10 @@ def test_a_view_whose_file_is_gone_offers_a_reload_that_keeps_the_draft(tab: Tab
 
 def test_a_page_that_cannot_start_says_how_to_load_it_again(tab: Tab) -> None:
     tab.expects_failed_requests = True
-    tab.page.route("**/ui/chat.js", gone)
+    tab.page.route("**/ui/app-*.js", gone)
     tab.open()
     expect(tab.page.get_by_text("If nothing else appears")).to_be_visible(timeout=10_000)
-    tab.page.unroute("**/ui/chat.js")
+    tab.page.unroute("**/ui/app-*.js")
     tab.page.get_by_role("link", name="load it again").click()
     expect(tab.page.get_by_label("Token")).to_be_visible()
     expect(tab.page.get_by_text("If nothing else appears")).to_have_count(0)

@@ -8,6 +8,7 @@ from playwright.sync_api import Route, expect
 from spass.rag.index.documents import MAX_UPLOAD_BYTES
 from tests.e2e.conftest import Gateway
 from tests.e2e.upload_client import upload, wait_for_upload
+from tests.page.exposed import with_modules
 from tests.page.filling import GUIDE, add, append, bucket_of, file, sent_to
 from tests.page.tab import Tab
 
@@ -26,8 +27,8 @@ def test_files_that_break_a_rule_are_named_and_not_sent(sender: Tab, index: str)
 
 
 def test_the_limit_of_a_file_is_that_of_the_gateway(sender: Tab) -> None:
-    sender.sign_in(fragment="#/indices")
-    rule = "async (size) => (await import('./ui/upload.js')).brokenRule({name: 'Guide.MD', size})"
+    with_modules(sender).sign_in(fragment="#/indices")
+    rule = "async (size) => (await load('upload.js')).brokenRule({name: 'Guide.MD', size})"
     assert sender.page.evaluate(rule, MAX_UPLOAD_BYTES) is None
     assert "at most" in sender.page.evaluate(rule, MAX_UPLOAD_BYTES + 1)
 

@@ -23,7 +23,7 @@ Only ``web`` knows which HTTP status a branch has. A class in parentheses refine
     ├── LimitExceeded       RateLimited · BudgetExceeded
     ├── Upstream            UpstreamError (UpstreamUnreachable) · SummaryFailed
     ├── Unavailable         NoBackendAvailable · StorageUnavailable (LeaseLost · CompactionNotStarted) · TurnLost ·
-    │                       SandboxUnavailable · KindUnavailable
+    │                       SandboxUnavailable · KindUnavailable · PageNotBuilt
     ├── DeadlineExceeded    UpstreamTimeout · SurveyTooLong
     ├── DepthExceeded       RecursionDepthExceeded
     └── Internal            InternalError
@@ -308,6 +308,10 @@ class SandboxUnavailable(Unavailable, code="sandbox_unavailable"):
 
 class KindUnavailable(Unavailable, RuntimeError, code="kind_unavailable"):
     """This gateway cannot run agents of a kind, because something that the kind needs is missing. The message says what helps."""
+
+
+class PageNotBuilt(Unavailable, code="page_not_built"):
+    """This gateway has no build of the page. The rest of it works."""
 
 
 def storage_timeout() -> StorageUnavailable:
