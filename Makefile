@@ -4,7 +4,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11 python,$(if $(shell $(name) -c 'import sys; print(sys.version_info >= (3, 11) or "")' 2>/dev/null),$(name))))
+# The first Python that is new enough. It is looked for at most once, and only if an environment must be made.
+usable = $(if $(shell $(1) -c 'import sys; print(sys.version_info >= (3, 11) or "")' 2>/dev/null),$(1))
+PYTHON ?= $(eval PYTHON := $(or $(call usable,python3),$(call usable,python3.13),$(call usable,python3.12),$(call usable,python3.11),$(call usable,python)))$(PYTHON)
 ENV := .venv
 INFRA_ENV := .venv-infra
 LOCK_ENV := .venv-lock

@@ -32,7 +32,7 @@ class PageReload:
         try:
             build_page(self._root)
         except PageNotBuilt as error:
-            return [f"The page at /ui is not built. {error}"]
+            return [f"The page at /ui could not be built. {error}"]
         return []
 
 

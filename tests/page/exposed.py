@@ -1,11 +1,12 @@
 """Builds of the page whose modules a test can call, by ``await load("sanitize.js")``. A test may change their sources."""
 
+import atexit
 import re
 import shutil
+import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from playwright.sync_api import BrowserContext, Route
@@ -18,11 +19,9 @@ _LIBRARIES: Final = ("lit-html", "highlight.js/lib/common")
 
 
 class ExposedBuild:
-    """A build of its own in a temporary folder. ``change`` replaces a text in a source."""
+    """A build of its own in the folder ``root``. ``change`` replaces a text in a source."""
 
-    def __init__(self, file: str = "app.js", change: tuple[str, str] = ("", "")) -> None:
-        self._scratch = TemporaryDirectory()
-        root = Path(self._scratch.name)
+    def __init__(self, root: Path, file: str = "app.js", change: tuple[str, str] = ("", "")) -> None:
         shutil.copytree(ROOT / "ui", root / "ui")
         shutil.copyfile(ROOT / "package-lock.json", root / "package-lock.json")
         (root / "node_modules").symlink_to(ROOT / "node_modules")
@@ -59,8 +58,10 @@ class ExposedBuild:
 
 @cache
 def exposed_build() -> ExposedBuild:
-    """Return the build of the page as it is."""
-    return ExposedBuild()
+    """Return the build of the page as it is, which this process makes once."""
+    root = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, root)
+    return ExposedBuild(root)
 
 
 def with_modules(tab: Tab) -> Tab:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -178,5 +179,5 @@ def test_the_page_as_it_is_has_no_defect(page: Page, standin: Gateway) -> None:
 
 
 @pytest.mark.parametrize(("file", "old", "new"), CODE_MUTANTS.values(), ids=CODE_MUTANTS)
-def test_a_loosened_sanitizer_is_noticed(page: Page, standin: Gateway, file: str, old: str, new: str) -> None:
-    assert defects(page, standin.url, ExposedBuild(file, (old, new))) != []
+def test_a_loosened_sanitizer_is_noticed(page: Page, standin: Gateway, tmp_path: Path, file: str, old: str, new: str) -> None:
+    assert defects(page, standin.url, ExposedBuild(tmp_path, file, (old, new))) != []
