@@ -2,6 +2,7 @@
 
 import ast
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -90,16 +91,16 @@ def test_the_code_asset_is_python_files_and_a_start_script(tmp_path: Path) -> No
     assert os.access(output / "run.sh", os.X_OK)
 
 
-def test_the_asset_of_the_page_also_has_its_files(tmp_path: Path) -> None:
-    source = tmp_path / "functions"
-    source.mkdir()
-    files = [tmp_path / "page" / name for name in ("index.html", "app.js")]
-    files[0].parent.mkdir()
-    for file in files:
-        file.write_text(file.name)
-    output, start_script = tmp_path / "output", ROOT / "infra" / "assets" / "run.sh"
-    bundling.function_code(output, sources=[source], excluded=[], start_script=start_script, compiler=None, page=files)
-    assert {path.name: path.read_text() for path in (output / "ui").iterdir()} == {"index.html": "index.html", "app.js": "app.js"}
+def test_a_page_that_cannot_be_built_is_not_bundled(tmp_path: Path) -> None:
+    root, output = tmp_path / "without libraries", tmp_path / "output"
+    (root / "local").mkdir(parents=True)
+    for file in ("local/__init__.py", "local/page_build.py", "package-lock.json"):
+        shutil.copyfile(ROOT / file, root / file)
+    shutil.copytree(ROOT / "ui", root / "ui")
+    output.mkdir()
+    with pytest.raises(bundling.BundlingFailed, match=r"are not installed\. Run: make page"):
+        bundling.page(output, root)
+    assert not [*output.iterdir()]
 
 
 def test_the_sandboxs_asset_is_its_handler_and_its_child_alone(tmp_path: Path) -> None:
