@@ -26,6 +26,7 @@ _INDEX: Final = re.compile(rf"\bindex [`\"']?({_ID}?)[`\"']?(?=[.:?!,]*(?:\s|$))
 _QUOTED: Final = re.compile(r"[\"`']([^\"`'\n]+)[\"`']")
 _NAME: Final = re.compile(r"(?<=\w )[A-Z]\w+(?: [A-Z]\w+)*")
 _MAX_QUERY: Final = 500
+_MAX_ARITHMETIC: Final = 1000  # characters of a question in which arithmetic is looked for: the time grows with their square
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def fill(schema: object, question: str) -> Json:
 
 def expression_in(question: str) -> str | None:
     """Return the arithmetic of a question in the calculator's syntax, or None."""
-    found = _EXPRESSION.search(question)
+    found = _EXPRESSION.search(question[:_MAX_ARITHMETIC])
     expression = found[0].strip().replace("^", "**") if found else None
     return expression.strip("()") if expression and expression.count("(") != expression.count(")") else expression
 

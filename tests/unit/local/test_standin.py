@@ -109,6 +109,7 @@ def test_it_acknowledges_a_statement() -> None:
         ("What was on 2024-05-01?", None),
         ("Read pages 10-20 of /v1/models", None),
         ("Who is 007?", None),
+        pytest.param("(" * 200_000, None, id="many brackets"),
     ],
 )
 def test_it_reads_the_arithmetic_of_a_question(question: str, expression: str | None) -> None:
