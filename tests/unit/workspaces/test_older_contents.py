@@ -61,7 +61,7 @@ async def test_a_content_that_was_removed_moved_or_restored_is_found(harness: Wo
     assert await find(harness, {"b.py": NEW + b" "}) == "b.py"
 
 
-async def test_a_change_of_blanks_alone_brings_nothing_back_unless_the_content_is_exactly_an_older_one(
+async def test_a_change_of_blanks_brings_back_only_an_exact_older_content(
     harness: WorkspaceHarness,
 ) -> None:
     await harness.write({"a.py": OLD, **{f"{number}.py": NEW for number in range(70)}})
