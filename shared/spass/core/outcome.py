@@ -14,8 +14,6 @@ from spass.core.messages import FinishReason, Json, TokenUsage
 from spass.core.time import Timestamp
 
 _KEY: Final = "outcome"
-_COMPACTION_IDS: Final = ("source_session_id", "successor_session_id", "summary_id")
-_FORMER_KIND: Final = "orchestrator"  # the only kind of the release that stored replies
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +122,8 @@ def encode_outcome(outcome: TurnOutcome) -> dict[str, Json]:
     }
 
 
-def decode_outcome(body: Mapping[str, Any], headers: Mapping[str, str]) -> TurnOutcome:
-    """Return the outcome in the ``body`` of an idempotency record. The release before stored the reply as the client received it,
-    with its ``headers``."""
-    if _KEY not in body:
-        return _decode_reply(body, headers)
+def decode_outcome(body: Mapping[str, Any]) -> TurnOutcome:
+    """Return the outcome in the ``body`` of an idempotency record."""
     stored: Mapping[str, Any] = body[_KEY]
     usd, eur, source, sub_calls = stored["cost"]
     return TurnOutcome(
@@ -150,7 +145,7 @@ def decode_outcome(body: Mapping[str, Any], headers: Mapping[str, str]) -> TurnO
 
 
 def _encode_tool(tool: ToolRecord) -> list[Json]:
-    """Return the call as it is stored. Most calls have neither of the last two: the release before reads them, for a rollback."""
+    """Return the call as it is stored. Most calls have neither of the last two."""
     stored: list[Json] = [tool.id, tool.name, tool.arguments, tool.result, tool.ok, tool.duration_ms]
     return [*stored, [*tool.rich], tool.approval] if tool.rich or tool.approval else stored
 
@@ -162,43 +157,7 @@ def _decode_tool(
     result: Json,
     ok: bool,
     duration_ms: int,
-    rich: Sequence[Json] = (),  # the release before stored neither of the last two
+    rich: Sequence[Json] = (),
     approval: Mapping[str, Json] | None = None,
 ) -> ToolRecord:
     return ToolRecord(call_id, name, arguments, result, ok, duration_ms, tuple(rich), approval)
-
-
-def _decode_reply(reply: Mapping[str, Any], headers: Mapping[str, str]) -> TurnOutcome:
-    message, usage, compaction = reply["message"], reply["usage"], reply["compaction"]
-    return TurnOutcome(
-        run=AgentRun(reply["request_id"], reply["agent"], _FORMER_KIND, reply["model"]),
-        content=message["content"],
-        created_at=message["created_at"],
-        tools=tuple(_decode_call(number, call) for number, call in enumerate(reply["tool_calls"], 1)),
-        usage=TokenUsage(usage["prompt_tokens"], usage["completion_tokens"]),
-        cost=_decode_cost(headers),
-        turns=reply["turns"],
-        finish_reason=FinishReason(reply["finish_reason"]),
-        session_id=reply["session_id"],
-        message_id=message["id"],
-        seq=message["seq"],
-        compaction=compaction and CompactionIds(*(compaction[name] for name in _COMPACTION_IDS)),
-        compaction_error=headers.get("SPASS-Compaction-Error"),
-    )
-
-
-def _decode_call(number: int, call: Mapping[str, Any]) -> ToolRecord:
-    result = call["result"]
-    failed = isinstance(result, Mapping) and [*result] == ["error"]
-    return ToolRecord(f"call_{number}", call["name"], call["arguments"], result, not failed, call["duration_ms"])
-
-
-def _decode_cost(headers: Mapping[str, str]) -> Cost:
-    if "SPASS-Cost-Sub-Calls" not in headers:
-        return NO_COST
-    return Cost(
-        Decimal(headers["SPASS-Cost-Usd"]),
-        Decimal(headers["SPASS-Cost-Eur"]),
-        CostSource(headers["SPASS-Cost-Source"]),
-        int(headers["SPASS-Cost-Sub-Calls"]),
-    )

@@ -65,7 +65,7 @@ class TurnRecord:
     """A finished turn: the user's message, the messages that follow it, and the usage.
 
     ``cost_usd`` is the cost of the request in US dollars, as exact decimal text. It is None in records that are not a turn of
-    their own (imported messages, the beginning of a successor), and in those that an earlier release wrote.
+    their own: imported messages, and the beginning of a successor.
     """
 
     id: str
@@ -200,7 +200,7 @@ def _decode(turn_id: str, body: str | bytes) -> TurnRecord:
         stored["turns"],
         FinishReason(stored["finish_reason"]),
         tuple(ToolRun.from_json(*run) for run in stored["tools"]),
-        stored.get("cost_usd"),
+        stored["cost_usd"],
     )
 
 

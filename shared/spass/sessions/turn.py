@@ -243,7 +243,7 @@ class Turn:
         request = self._request.idempotency
         answer = await idempotency.read(self._store, request) if request else None
         if answer is not None:
-            self._answer = TurnAnswer(decode_outcome(answer.body, answer.headers), replayed=True)
+            self._answer = TurnAnswer(decode_outcome(answer.body), replayed=True)
         return answer is not None
 
     async def _load_history(self, held: HeldSession, turns: Sequence[TurnRecord]) -> Sequence[Message]:

@@ -56,7 +56,6 @@ class PlannedChange:
             "author": asdict(self.author),
             "diffs": [diff.to_json() for diff in self.diffs],
             "answer": self.answer,
-            "removes": False,  # only the release before reads it
         }
 
     @classmethod

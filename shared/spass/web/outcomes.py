@@ -58,7 +58,7 @@ async def answer_run(
     request, writer = exchange.idempotency, EventWriter(exchange.request_id, agent.name, shows_kind=shows_kind)
     claim = await idempotency.acquire(exchange.scope.store, request) if request is not None else None
     if isinstance(claim, StoredAnswer):
-        outcome = decode_outcome(claim.body, claim.headers)
+        outcome = decode_outcome(claim.body)
         return await _replay(exchange, writer, outcome) if stream else _respond(outcome, render, replayed=True)
 
     def run_in(scope: Scope) -> AsyncGenerator[Event | TurnOutcome, None]:

@@ -29,8 +29,7 @@ class Version:
     """A version. ``tree`` and ``pack`` name its objects; without new bodies, it has no pack.
 
     ``contents`` are the keys of the files that it brought, one after another (``content_key``): of a whole content, and of its
-    visible characters. It is None if they are too many or too large, if stored files are among them, and in versions of earlier
-    releases, some of which have the keys of whole contents only.
+    visible characters. It is None if they are too many or too large, or if stored files are among them.
     """
 
     version: int

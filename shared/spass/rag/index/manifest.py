@@ -181,7 +181,7 @@ def decode_manifest(item: Item | None) -> Manifest:
         updated_at=Timestamp(_text(item, "updated_at")),
         segments=tuple(_decode_segment(entry) for entry in json.loads(_text(item, "segments"))),
         garbage=tuple(GarbageEntry(entry["path"], entry["at"]) for entry in json.loads(_text(item, "retired"))),
-        revision=cast(int, item.get("revision", 0)),
+        revision=_number(item, "revision"),
     )
 
 
@@ -201,7 +201,6 @@ def swap_write(tenant: TenantId, index: IndexId, before: Manifest, after: Manife
         "updated_at": after.updated_at,
         "segments": _json([_encode_segment(segment) for segment in after.segments]),
         "retired": encode_garbage(after.garbage),  # the stored name of the garbage list
-        "swaps": "",  # workers of the previous release read it during a deployment
     }
     size = sum(len(name) + len(str(value).encode()) for name, value in attributes.items())
     if size > MAX_MANIFEST_BYTES or len(after.segments) > MAX_SEGMENTS:
@@ -225,13 +224,9 @@ def _current_condition(before: Manifest) -> Condition:
     As long as the item exists, the revision alone is enough. If an operator removes or restores the item, revisions start at 0
     again. Then the generation stops a writer that read the old item from replacing the new one.
     """
-    if before.revision:
-        count = Equals("revision", before.revision)
-    elif before.version:
-        count = Equals("version", before.version)  # an item without revisions, from an earlier release
-    else:
+    if not before.revision:
         return ITEM_ABSENT
-    return Equals("generation", before.generation) & count
+    return Equals("generation", before.generation) & Equals("revision", before.revision)
 
 
 def _encode_segment(segment: Segment) -> dict[str, str | int]:

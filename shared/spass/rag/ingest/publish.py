@@ -10,15 +10,13 @@ from typing import Final
 from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.table import TTL, ConditionFailed
-from spass.aws.writes import Absent, Delete, Equals, Put, Update
+from spass.aws.writes import Delete, Equals, Put, Update
 from spass.core.jobs import IngestPart
 from spass.core.time import now_s
 from spass.rag.ingest.parts import part_of
 from spass.rag.ingest.upload_record import PARTS_PATIENCE_SECONDS, UploadRecord, record_of, upload_key
 
 MAX_QUEUED_PARTS: Final = 8
-_NONE_PUBLISHED: Final = Absent("published") | Equals("published", 0)
-"""An upload that the release before planned has no count: a state machine, which is gone, processed its parts."""
 
 
 async def publish_parts(store: TenantStore, record: UploadRecord) -> None:
@@ -34,7 +32,7 @@ async def publish_parts(store: TenantStore, record: UploadRecord) -> None:
         increment = Update(
             upload_key(store, record),
             set={"published": record.published + 1},
-            when=Equals("published", record.published) if record.published else _NONE_PUBLISHED,
+            when=Equals("published", record.published),
         )
         try:
             item = await store.table.write(increment)

@@ -106,11 +106,9 @@ class UploadRecord:
     def message_lost(self, now_s: int) -> bool:
         """Return whether the upload has been idle for so long that its messages must be sent again: first after a quarter of the
         time after which it is abandoned, then after a half, then after three quarters. Sending a message does not extend that
-        time. None of the parts of a planned file were sent if the release before planned it, and its state machine is gone."""
+        time."""
         if not self.active or self.resent >= _MAX_RESENT:
             return False
-        if (self.parts or 0) > 1 and not self.published:
-            return self._idle_seconds(now_s) > _WORKER_SECONDS
         return 4 * self._idle_seconds(now_s) > self._patience * (self.resent + 1)
 
     def in_work(self, now_s: int) -> bool:

@@ -11,7 +11,7 @@ from itertools import accumulate, groupby
 from typing import Final
 
 from spass.core.errors import StorageUnavailable, TooManyDocuments
-from spass.rag.index.manifest import MAX_SEGMENTS, VECTORS_ALONE, Manifest, Segment, has_codes
+from spass.rag.index.manifest import MAX_SEGMENTS, Manifest, Segment
 
 MERGE_ROWS: Final = 4096  # the most rows of a segment that an append writes by merging small segments
 MERGE_BYTES: Final = 32 * 2**20  # the most bytes of texts and vectors that an append reads to merge small segments
@@ -104,8 +104,8 @@ def choose_job_inputs(segments: Sequence[Segment], dimensions: int) -> list[Segm
     """Choose the ``segments`` that a job merges to one segment. Return an empty list if no merge is needed.
 
     The choices in order: the segments of a tier that has enough; the small segments, if there are many; the one segment with most
-    deleted rows, if they are many; one large segment that an earlier release wrote without codes; large segments of any tier, if
-    the index has many segments. A job does not merge a few small segments, because the next appends would rewrite its result.
+    deleted rows, if they are many; large segments of any tier, if the index has many segments. A job does not merge a few small
+    segments, because the next appends would rewrite its result.
     """
     sizes = {segment.id: bytes_to_read(segment, dimensions) for segment in segments}
     max_bytes = min(max(_JOB_BYTES, sum(sizes.values()) // _JOB_DIVISOR), _JOB_MAX_BYTES)
@@ -135,9 +135,6 @@ def choose_job_inputs(segments: Sequence[Segment], dimensions: int) -> list[Segm
     ]
     if rewritable:
         return [max(rewritable, key=lambda segment: segment.deleted_rows)]
-    for segment in segments:
-        if segment.format == VECTORS_ALONE and has_codes(segment.rows, dimensions) and sizes[segment.id] <= _JOB_MAX_BYTES:
-            return [segment]  # of an earlier release
     return take_up_to_max_bytes(large) if len(segments) > _MANY_SEGMENTS and len(large) > 1 else []
 
 

@@ -142,8 +142,6 @@ class Job:
 def decode_job(item: Item) -> Job:
     """Return the job in ``item``."""
     stored = cast("Mapping[str, Any]", item)  # written by ``attributes``
-    if "requester" not in stored:
-        stored = {**_nest(stored), **stored}
     requester, cost = stored["requester"], stored["cost"]
     idempotency, result, failure = requester.get("idempotency"), stored.get("result"), stored.get("failure")
     request = RequestHashes(**idempotency) if idempotency else None
@@ -158,21 +156,6 @@ def decode_job(item: Item) -> Job:
         result=JobResult(**result) if result else None,
         failure=JobFailure(**failure) if failure else None,
     )
-
-
-def _nest(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the attributes that an earlier release stored flat. Its jobs expire 30 days after the update."""
-    requester = {name: stored[name] for name in ("request_id", "token_id", "depth", "route")}
-    idempotency = {"digest": stored["key_hash"], "body_hash": stored["body_hash"]} if "key_hash" in stored else None
-    costs = {"usd": "cost_usd", "eur": "cost_eur", "source": "cost_source", "sub_calls": "sub_calls"}
-    numbers = {name: stored[name] for name in ("compacted", "kept", "model") if name in stored}
-    return {
-        "plan": {name: stored[name] for name in ("source", "successor", "summary", "kept_from")},
-        "fallback_model": stored.get("otherwise"),
-        "requester": {**requester, "origin": stored.get("origin_request_id"), "idempotency": idempotency},
-        "cost": {name: stored[old_name] for name, old_name in costs.items()},
-        "result": numbers if stored["status"] == JobStatus.SUCCEEDED else None,
-    }
 
 
 async def read_job(store: TenantStore, job: JobId) -> Job | None:

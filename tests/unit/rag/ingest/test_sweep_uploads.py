@@ -5,9 +5,6 @@ from contextlib import suppress
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.attributes import Value
-from spass.aws.writes import Update
 from spass.core.time import Deadline, now_s
 from spass.rag.ingest.sweep import SweptUploads, sweep_uploads
 from spass.rag.ingest.upload_record import KEEP_SECONDS, Status
@@ -81,32 +78,6 @@ async def test_a_lost_message_of_a_large_file_is_sent_again(harness: IngestHarne
     assert await sweep(harness, 5 * HOUR) == NOTHING, "parts may wait for other files"
     assert await sweep(harness, 7 * HOUR) == SweptUploads(resent=1)
     assert sorted({job.part for job in await harness.deliver_all()}) == list(range(1, 20))
-    assert (await harness.only_upload()).status == "succeeded"
-    assert await harness.texts() == numbered_texts(20)
-
-
-@pytest.mark.usefixtures("leases_expired")
-@pytest.mark.parametrize("event_arrives", [True, False], ids=["by its event", "by the sweep"])
-async def test_a_large_file_of_the_release_before_goes_on(harness: IngestHarness, event_arrives: bool) -> None:
-    """There a state machine processed the parts, some at the same time. No worker was to send them: nothing counted them."""
-    line = len(lines(("d0000", "text 0")))
-    harness.change_settings(small_bytes=line, part_bytes=line)
-    event = harness.put(PATH, jsonl_file(numbered_texts(20)))
-    assert await harness.deliver(event)
-    upload = (await harness.only_upload()).id
-    harness.receive()
-    for number in (0, 1, 3):
-        assert await harness.deliver(harness.part(upload, number))
-    harness.receive()
-    stored = keys.upload(harness.tenant, INDEX, upload)
-    by_machine: dict[str, Value] = {"by_machine": True, "execution": 0, "owner": "worker", "message": "m-1"}
-    await harness.store.table.write(Update(stored, set=by_machine, remove=("published",)))
-    if event_arrives:
-        assert await harness.deliver(event)
-    else:
-        assert await sweep(harness, 10 * MINUTE) == NOTHING, "a worker of the release before may be at a part"
-        assert await sweep(harness, 16 * MINUTE) == SweptUploads(resent=1)
-    await harness.deliver_all()
     assert (await harness.only_upload()).status == "succeeded"
     assert await harness.texts() == numbered_texts(20)
 

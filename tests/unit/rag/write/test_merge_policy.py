@@ -13,7 +13,6 @@ from spass.rag.index.manifest import (
     CODED,
     MAX_MANIFEST_BYTES,
     MAX_SEGMENTS,
-    VECTORS_ALONE,
     GarbageEntry,
     Manifest,
     Segment,
@@ -146,18 +145,6 @@ def segment(rows: int, deleted: int = 0, *, size: int = 1000) -> Segment:
 def coded(name: str, rows: int, size: int) -> Segment:
     """Return a segment as this release writes it."""
     return Segment(name, rows, size, size, format=CODED)
-
-
-def test_a_job_rewrites_each_large_segment_without_codes_once() -> None:
-    """An earlier release wrote it. Small segments have no codes in any release."""
-    old = [replace(segment(rows), format=VECTORS_ALONE) for rows in (20_000, 200_000, 100)]
-    segments = [*old, segment(2_000)]
-    for number in range(2):
-        (chosen,) = choose_job_inputs(segments, 384)
-        assert chosen is old[number]
-        segments = [segment(one.rows) if one is chosen else one for one in segments]
-    later = replace(segment(20_000), format=CODED + 1)
-    assert choose_job_inputs([*segments, later], 384) == [], "a format of a later release is not replaced"
 
 
 def test_a_job_rewrites_a_large_segment_with_a_quarter_of_deleted_rows() -> None:

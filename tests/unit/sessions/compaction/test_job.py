@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.aws.attributes import Item, attribute_of, item_of
+from spass.aws.attributes import attribute_of, item_of
 from spass.aws.idempotency import RequestHashes
 from spass.core import errors
 from spass.core.cost import Cost, CostSource
@@ -94,60 +94,3 @@ def test_a_job_recognises_the_request_that_created_it() -> None:
     assert not without_key.is_requested_by(RequestHashes("key", "body"))
     with pytest.raises(IdempotencyKeyReused):
         job.is_requested_by(RequestHashes("key", "another body"))
-
-
-_FLAT_JOB: Item = {
-    "id": "job_1",
-    "kind": "compaction",
-    "status": "succeeded",
-    "user": "ana",
-    "agent": "plain",
-    "source": "ses_1",
-    "successor": "ses_2",
-    "summary": "sum_1",
-    "kept_from": 3,
-    "otherwise": "small",
-    "request_id": "req_1",
-    "token_id": "token",
-    "origin_request_id": "req_0",
-    "depth": 1,
-    "route": "/compact",
-    "key_hash": "key",
-    "body_hash": "body",
-    "created_at": timestamp(0),
-    "ends_at": 3600,
-    "finished_at": timestamp(9),
-    "compacted": 2,
-    "kept": 4,
-    "model": "large",
-    "cost_usd": "0.5",
-    "cost_eur": "0.4",
-    "cost_source": "catalog",
-    "sub_calls": 1,
-}
-
-
-def test_a_job_of_the_earlier_release_is_decoded() -> None:
-    assert decode_job(_FLAT_JOB) == Job(
-        JobId("job_1"),
-        JobStatus.SUCCEEDED,
-        UserId("ana"),
-        AgentName("plain"),
-        CompactionPlan(SessionId("ses_1"), SessionId("ses_2"), SummaryId("sum_1"), 3),
-        "small",
-        Requester(RequestId("req_1"), "token", RequestId("req_0"), 1, "/compact", RequestHashes("key", "body")),
-        timestamp(0),
-        3600,
-        finished_at=timestamp(9),
-        result=JobResult(2, 4, "large"),
-        cost=Cost(Decimal("0.5"), Decimal("0.4"), CostSource.CATALOG, 1),
-    )
-
-
-def test_an_update_of_a_job_of_the_earlier_release_is_decoded() -> None:
-    absent = ("otherwise", "origin_request_id", "key_hash", "body_hash", "finished_at", "model")
-    running = {name: value for name, value in _FLAT_JOB.items() if name not in absent} | {"status": "running"}
-    before = decode_job(running)
-    after = replace(before, status=JobStatus.SUCCEEDED, result=JobResult(1, 2, "small"), cost=before.cost + before.cost)
-    changed = {name: value for name, value in after.attributes().items() if before.attributes().get(name) != value}
-    assert decode_job(running | changed) == after
