@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from spass.testing.aws import MemoryAws
 from spass.testing.gateway import ScriptedServices
 from tests.functions.compaction_harness import CompactionHarness, SummaryScript
 from tests.functions.gateway import Gateway, create_storage, emulated_aws
+from tests.functions.managed_agents import TARGETS, ManagedClient
 from tests.functions.state_machine import StateMachinePlayer
 
 
@@ -23,7 +25,7 @@ from tests.functions.state_machine import StateMachinePlayer
 def aws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
     """Return a table and a bucket in memory. Tests with the mark ``moto`` get moto's, which have more features."""
     if request.node.get_closest_marker("moto") is None:
-        yield MemoryAws()
+        yield MemoryAws(TARGETS)
         return
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
     _serialize_calls(monkeypatch)
@@ -41,6 +43,13 @@ def gateway(tmp_path: Path, aws: Aws) -> Iterator[Gateway]:
     loop.run_until_complete(loop.shutdown_asyncgens())
     asyncio.set_event_loop(None)
     loop.close()
+
+
+@pytest.fixture
+def client(gateway: Gateway) -> ManagedClient:
+    """A client of managed agents, whose gateway has a scheduler and a queue for runs."""
+    gateway.services.settings = replace(gateway.services.settings, job_targets=TARGETS)
+    return ManagedClient(gateway)
 
 
 @pytest.fixture

@@ -57,6 +57,13 @@ class ManagedClient:
         return list(reply.json["runs"])
 
 
+def queue(client: ManagedClient, agent: str, own_input: str | None = "Go.") -> str:
+    """Queue a run, and return its id."""
+    reply = client.send("POST", f"/{agent}/run", {"input": own_input})
+    assert reply.status == 202, reply.text
+    return str(reply.json["id"])
+
+
 def read_frames(reply: Reply | httpx.Response) -> list[tuple[str | None, Any]]:
     """Return the name of each event of a stream, None for a chunk, and its data: an object, or the text ``[DONE]``."""
     frames: list[tuple[str | None, Any]] = []

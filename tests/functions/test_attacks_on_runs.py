@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan, inject
 from spass.testing.model import USAGE, Answer, in_turn
 from tests.functions.gateway import Gateway
-from tests.functions.managed_agents import ADA, AGENTS, TARGETS, ManagedClient, execute, read_frames, tick
+from tests.functions.managed_agents import ADA, AGENTS, ManagedClient, execute, read_frames, tick
 from tests.functions.operator_runs import calls
 
 DONE: Final[object] = {"batchItemFailures": []}
@@ -23,17 +22,6 @@ EIGHT: Final = "2030-01-31T08:00:00Z"
 DEEP: Final = {"SPASS-Caller-Depth": "2"}
 SUM: Final = ("calculator", {"expression": "6*7"})
 HOURLY: Final[Mapping[str, Any]] = {"expression": "rate(1 hour)", "input": "Tick."}
-
-
-@pytest.fixture
-def aws() -> MemoryAws:
-    return MemoryAws(TARGETS)
-
-
-@pytest.fixture
-def client(gateway: Gateway) -> ManagedClient:
-    gateway.services.settings = replace(gateway.services.settings, job_targets=TARGETS)
-    return ManagedClient(gateway)
 
 
 def depths(client: ManagedClient) -> list[str]:

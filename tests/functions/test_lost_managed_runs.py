@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -14,22 +13,11 @@ from spass.managed.lookup import find_agent
 from spass.managed.records import RunTrigger
 from spass.managed.run_start import new_run, start
 from spass.testing.aws import MemoryAws
-from tests.functions.gateway import Gateway, Reply
-from tests.functions.managed_agents import TARGETS, ManagedClient, execute, tick
+from tests.functions.gateway import Reply
+from tests.functions.managed_agents import ManagedClient, execute, tick
 
 AT: Final = "2030-01-31T08:00:00Z"
 SCHEDULE: Final = {"expression": "rate(1 hour)", "input": "Tick."}
-
-
-@pytest.fixture
-def aws() -> MemoryAws:
-    return MemoryAws(TARGETS)
-
-
-@pytest.fixture
-def client(gateway: Gateway) -> ManagedClient:
-    gateway.services.settings = replace(gateway.services.settings, job_targets=TARGETS)
-    return ManagedClient(gateway)
 
 
 def die_in_a_run(client: ManagedClient, agent: str, seconds: float) -> RunId:

@@ -1,4 +1,4 @@
-"""Managed agents over HTTP: their values, their lists and their deletion."""
+"""Managed agents over HTTP: their values, their mailbox and their deletion."""
 
 import re
 from collections.abc import Mapping
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 import pytest
 
 from spass.core.ids import id_pattern
-from tests.functions.gateway import Gateway
 from tests.functions.managed_agents import ManagedClient
 
 VALUES: Mapping[str, object] = {
@@ -19,15 +18,11 @@ VALUES: Mapping[str, object] = {
 }
 
 
-@pytest.fixture
-def client(gateway: Gateway) -> ManagedClient:
-    return ManagedClient(gateway)
-
-
 def test_a_new_agent_has_its_values_and_is_idle(client: ManagedClient) -> None:
     reply = client.send("POST", body=VALUES)
     assert reply.status == 201
     agent = reply.json
+    assert re.fullmatch(id_pattern("agt"), agent["id"])
     assert {name: agent[name] for name in VALUES} == VALUES
     assert (agent["schedule"], agent["status"], agent["error"]) == (None, "idle", None)
     assert agent["created_at"] == agent["updated_at"]
@@ -41,20 +36,6 @@ def test_a_new_agent_has_its_values_and_is_idle(client: ManagedClient) -> None:
 def test_missing_values_are_null(client: ManagedClient) -> None:
     agent = client.get(client.create(agent="plain"))
     assert [agent[name] for name in ("model", "tools", "system_prompt", "params", "schedule")] == [None] * 5
-
-
-def test_agents_are_listed_newest_first_page_by_page(client: ManagedClient) -> None:
-    made = [client.create(name=f"agent {number}") for number in range(5)]
-    assert [agent["id"] for agent in client.send("GET").json["agents"]] == made[::-1]
-    seen: list[str] = []
-    cursor = ""
-    while True:
-        page = client.send("GET", f"?limit=2{cursor}").json
-        seen += [agent["id"] for agent in page["agents"]]
-        if page["next_cursor"] is None:
-            break
-        cursor = f"&cursor={page['next_cursor']}"
-    assert seen == made[::-1]
 
 
 def test_the_same_key_creates_one_agent(client: ManagedClient) -> None:
@@ -93,10 +74,6 @@ def test_a_patch_changes_what_it_names_and_nothing_else(
     assert {name: agent[name] for name in unchanged} == {name: before[name] for name in unchanged}
 
 
-def test_an_id_has_the_form_of_the_contract(client: ManagedClient) -> None:
-    assert re.fullmatch(id_pattern("agt"), client.create())
-
-
 def test_a_deleted_agent_leaves_nothing_behind(client: ManagedClient) -> None:
     before = client.gateway.stored()
     agent = client.create(**VALUES)
@@ -121,3 +98,25 @@ def test_an_agent_that_ran_leaves_nothing_but_its_usage(client: ManagedClient) -
     client.send("POST", f"/{agent}/messages", {"content": "Pending."})
     assert client.send("DELETE", f"/{agent}").json == {"deleted": True}
     assert [key for key in gateway.stored() if "#USAGE#" not in key] == []
+
+
+def test_a_message_waits_in_the_mailbox_without_a_model_call(client: ManagedClient) -> None:
+    agent = client.create()
+    replies = [client.send("POST", f"/{agent}/messages", {"content": f"Line {number}\nünd 🍵"}) for number in range(3)]
+    assert [reply.status for reply in replies] == [202] * 3
+    assert [reply.json for reply in replies] == client.messages(agent)
+    for number, message in enumerate(client.messages(agent), 1):
+        assert (message["seq"], message["content"]) == (number, f"Line {number - 1}\nünd 🍵")
+        assert (message["direction"], message["status"], message["run_id"]) == ("user_to_agent", "pending", None)
+    assert client.gateway.model.requests == []
+    assert client.runs(agent) == []
+    assert client.get(agent)["status"] == "idle"
+
+
+def test_the_same_key_stores_one_message(client: ManagedClient) -> None:
+    agent = client.create()
+    key = {"Idempotency-Key": "message-1"}
+    first, second = (client.send("POST", f"/{agent}/messages", {"content": "Hello"}, key) for _ in range(2))
+    assert (second.status, second.json, second.headers["idempotency-replayed"]) == (202, first.json, "true")
+    assert client.send("POST", f"/{agent}/messages", {"content": "Bye"}, key).code == "idempotency_key_reused"
+    assert [message["content"] for message in client.messages(agent)] == ["Hello"]

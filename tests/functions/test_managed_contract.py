@@ -1,15 +1,13 @@
 """The shapes, lists and keys that the page about managed agents promises, for every route that has them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
-from spass.testing.aws import MemoryAws
 from spass.testing.model import Answer, in_turn
-from tests.functions.gateway import Gateway, Reply
-from tests.functions.managed_agents import ADA, TARGETS, ManagedClient, execute
+from tests.functions.gateway import Reply
+from tests.functions.managed_agents import ADA, ManagedClient, execute, queue
 from tests.functions.operator_runs import calls
 
 MAX_BYTES: Final = 256 * 1024
@@ -17,23 +15,6 @@ MESSAGE_FIELDS: Final = ["id", "seq", "direction", "content", "status", "run_id"
 RUN_FIELDS: Final = [
     *("id", "status", "trigger", "scheduled_for", "turns", "usage", "cost_usd", "error", "created_at", "finished_at"),
 ]
-
-
-@pytest.fixture
-def aws() -> MemoryAws:
-    return MemoryAws(TARGETS)
-
-
-@pytest.fixture
-def client(gateway: Gateway) -> ManagedClient:
-    gateway.services.settings = replace(gateway.services.settings, job_targets=TARGETS)
-    return ManagedClient(gateway)
-
-
-def queue(client: ManagedClient, agent: str, own_input: str = "Go.") -> str:
-    reply = client.send("POST", f"/{agent}/run", {"input": own_input})
-    assert reply.status == 202, reply.text
-    return str(reply.json["id"])
 
 
 def test_messages_and_runs_have_the_fields_of_the_page_from_beginning_to_end(client: ManagedClient) -> None:
@@ -52,6 +33,7 @@ def test_messages_and_runs_have_the_fields_of_the_page_from_beginning_to_end(cli
     }
     assert queued["finished_at"] is None
     assert client.get(agent)["status"] == "running", "a run is active from its POST"
+    assert client.gateway.model.requests == [], "a worker runs it"
     execute(client.gateway, agent, queued["id"])
     run = client.send("GET", f"/{agent}/runs/{queued['id']}").json
     assert ([run], list(run)) == (client.runs(agent), RUN_FIELDS)
@@ -153,6 +135,9 @@ def test_every_list_has_pages_whose_cursors_belong_to_it_and_its_owner(client: M
         "limit=-1",
         "limit=1.5",
         "limit=",
+        "limit=x",
+        "limit=1&limit=2",
+        "cursor=%00",
         "cursor=x",
         f"cursor={mine[:-2]}",
         f"cursor=A{mine}",
@@ -262,10 +247,13 @@ CHOICES: Mapping[str, Mapping[str, object]] = {
     "an unknown tool": {"agent": "orchestrator", "tools": ["calculater"]},
     "a tool twice": {"agent": "orchestrator", "tools": ["think", "think"]},
     "a tool that is a number": {"agent": "orchestrator", "tools": [3]},
+    "a model for a file": {"agent": "plain", "model": "small"},
+    "parameters for a file": {"agent": "plain", "params": {}},
     "tools of a file": {"agent": "plain", "tools": ["think"]},
     "a prompt for a file": {"agent": "plain", "system_prompt": "x"},
     "an agent as a model": {"agent": "orchestrator", "model": "agent/plain"},
     "an unknown agent": {"agent": "planner"},
+    "a path as an agent": {"agent": "../plain"},
 }
 
 
@@ -283,7 +271,7 @@ def test_what_ask_refuses_a_managed_agent_refuses_with_the_same_error(client: Ma
     created = client.send("POST", body={"name": "a", **choice})
     assert error_of(created) == error_of(asked)
     assert client.gateway.stored() == before
-    if "agent" in choice and choice["agent"] != "planner":
+    if choice["agent"] not in ("planner", "../plain"):
         agent = client.create(agent=choice["agent"])
         before = client.gateway.stored()
         changed = client.send("PATCH", f"/{agent}", {field: value for field, value in choice.items() if field != "agent"})

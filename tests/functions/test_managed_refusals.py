@@ -11,80 +11,8 @@ from spass.llm.router import Router
 from tests.functions.gateway import Gateway
 from tests.functions.managed_agents import ADA, ManagedClient
 
-MAX_BYTES = 256 * 1024
 CHAT = {"message_id": "m1", "messages": [{"role": "user", "content": "Hello"}]}
 NO_AGENT, NO_RUN = "agt_" + "0" * 26, "run_" + "0" * 26
-
-BAD_FIELDS: Mapping[str, tuple[Mapping[str, object], int, str, str]] = {
-    "a blank name": ({"name": " "}, 400, "invalid_request", "name"),
-    "no text as a name": ({"name": 7}, 400, "invalid_request", "name"),
-    "a name with a line break": ({"name": "a\nb"}, 400, "invalid_request", "name"),
-    "a very long name": ({"name": "x" * 5000}, 400, "invalid_request", "name"),
-    "an unknown model": ({"model": "gpt-99"}, 404, "model_not_found", "model"),
-    "a model for embeddings": ({"model": "mini-embed"}, 400, "invalid_request", "model"),
-    "a model of other tokens": ({"model": "dear"}, 403, "model_not_allowed", "model"),
-    "an unknown tool": ({"tools": ["calculator", "teleport"]}, 404, "tool_not_found", "tools"),
-    "a tool twice": ({"tools": ["calculator", "calculator"]}, 400, "invalid_request", "tools"),
-    "no list of tools": ({"tools": "calculator"}, 400, "invalid_request", "tools"),
-    "a prompt of no text": ({"system_prompt": ["x"]}, 400, "invalid_request", "system_prompt"),
-    "an unknown parameter": ({"params": {"max_tuns": 2}}, 400, "invalid_request", "params.max_tuns"),
-    "a parameter of another type": ({"params": {"temperature": "hot"}}, 400, "invalid_request", "params.temperature"),
-    "an operator of its own": ({"params": {"operator_id": "mine"}}, 400, "invalid_request", "params.operator_id"),
-    "an unknown field": ({"colour": "red"}, 400, "invalid_request", "colour"),
-    "an id": ({"id": NO_AGENT}, 400, "invalid_request", "id"),
-    "an owner": ({"owner": "bob"}, 400, "invalid_request", "owner"),
-    "a status": ({"status": "idle"}, 400, "invalid_request", "status"),
-}
-
-
-@pytest.fixture
-def client(gateway: Gateway) -> ManagedClient:
-    return ManagedClient(gateway)
-
-
-def assert_refused(client: ManagedClient, method: str, path: str, body: object, status: int, code: str, param: str) -> None:
-    before = client.gateway.stored()
-    for headers in ({}, {"Idempotency-Key": f"{method}-{param}-{code}"}):
-        reply = client.send(method, path, body, headers)
-        assert (reply.status, reply.code) == (status, code), reply.text
-        assert reply.json["error"]["param"] == param, reply.text
-        assert reply.json["error"]["message"].rstrip().endswith((".", "?", ")", "…", "]")) or code == "invalid_request"
-    assert client.gateway.stored() == before
-    assert client.gateway.model.requests == []
-
-
-@pytest.mark.parametrize("name", BAD_FIELDS)
-def test_a_bad_field_of_a_new_agent_is_refused(client: ManagedClient, name: str) -> None:
-    change, status, code, param = BAD_FIELDS[name]
-    assert_refused(client, "POST", "", {"name": "a", "agent": "simple", **change}, status, code, param)
-
-
-@pytest.mark.parametrize("name", list(BAD_FIELDS))
-def test_a_bad_change_of_an_agent_is_refused(client: ManagedClient, name: str) -> None:
-    change, status, code, param = BAD_FIELDS[name]
-    assert_refused(client, "PATCH", f"/{client.create()}", change, status, code, param)
-
-
-@pytest.mark.parametrize(
-    ("agent", "fields", "status", "code", "param"),
-    [
-        ("nobody", {}, 404, "agent_not_found", "agent"),
-        ("../plain", {}, 404, "agent_not_found", "agent"),
-        ("", {}, 400, "invalid_request", "agent"),
-        ("plain", {"model": "small"}, 400, "invalid_request", "model"),
-        ("plain", {"tools": []}, 400, "invalid_request", "tools"),
-        ("plain", {"system_prompt": "x"}, 400, "invalid_request", "system_prompt"),
-        ("plain", {"params": {}}, 400, "invalid_request", "params"),
-    ],
-)
-def test_an_agent_that_cannot_run_is_not_created(
-    client: ManagedClient, agent: str, fields: Mapping[str, object], status: int, code: str, param: str
-) -> None:
-    before = client.gateway.stored()
-    reply = client.send("POST", body={"name": "a", "agent": agent, **fields})
-    assert (reply.status, reply.code) == (status, code), reply.text
-    assert reply.json["error"]["param"] in {param, None}
-    assert client.gateway.stored() == before
 
 
 def test_an_agent_whose_file_has_a_model_of_other_tokens_takes_no_messages(client: ManagedClient) -> None:
@@ -96,22 +24,58 @@ def test_an_agent_whose_file_has_a_model_of_other_tokens_takes_no_messages(clien
     assert client.gateway.stored() == before
 
 
+BAD_FIELDS: Mapping[str, tuple[Mapping[str, object], str]] = {
+    "a blank name": ({"name": " "}, "name"),
+    "no text as a name": ({"name": 7}, "name"),
+    "a name with a line break": ({"name": "a\nb"}, "name"),
+    "a very long name": ({"name": "x" * 5000}, "name"),
+    "no list of tools": ({"tools": "calculator"}, "tools"),
+    "a prompt of no text": ({"system_prompt": ["x"]}, "system_prompt"),
+    "an unknown parameter": ({"params": {"max_tuns": 2}}, "params.max_tuns"),
+    "a parameter of another type": ({"params": {"temperature": "hot"}}, "params.temperature"),
+    "an operator of its own": ({"params": {"operator_id": "mine"}}, "params.operator_id"),
+    "an unknown field": ({"colour": "red"}, "colour"),
+    "an owner": ({"owner": "bob"}, "owner"),
+    "an id": ({"id": NO_AGENT}, "id"),
+    "a status": ({"status": "idle"}, "status"),
+    "an error": ({"error": "x"}, "error"),
+    "a time": ({"created_at": "x"}, "created_at"),
+}
+"""What an agent has not, neither a new one nor a changed one. ``test_managed_contract`` has what asking refuses too."""
+
+
+def assert_refused(client: ManagedClient, method: str, path: str, body: object, param: str) -> None:
+    before = client.gateway.stored()
+    for headers in ({}, {"Idempotency-Key": f"{method}-{param}"}):
+        reply = client.send(method, path, body, headers)
+        assert (reply.status, reply.code) == (400, "invalid_request"), reply.text
+        assert reply.json["error"]["param"] == param, reply.text
+    assert client.gateway.stored() == before
+    assert client.gateway.model.requests == []
+
+
+@pytest.mark.parametrize("name", BAD_FIELDS)
+def test_a_bad_field_is_refused_in_a_new_agent_and_in_a_change(client: ManagedClient, name: str) -> None:
+    change, param = BAD_FIELDS[name]
+    assert_refused(client, "POST", "", {"name": "a", "agent": "simple", **change}, param)
+    assert_refused(client, "PATCH", f"/{client.create()}", change, param)
+
+
 def test_an_agent_needs_a_name_and_a_kind(client: ManagedClient) -> None:
-    for body, param in (({}, "name"), ({"agent": "simple"}, "name"), ({"name": "a"}, "agent")):
-        assert_refused(client, "POST", "", body, 400, "invalid_request", param)
-
-
-@pytest.mark.parametrize("field", ["id", "agent", "created_at", "status", "error"])
-def test_what_a_patch_cannot_change_is_refused_by_name(client: ManagedClient, field: str) -> None:
-    assert_refused(client, "PATCH", f"/{client.create()}", {field: "x"}, 400, "invalid_request", field)
+    bodies = ({}, "name"), ({"agent": "simple"}, "name"), ({"name": "a"}, "agent"), ({"name": "a", "agent": ""}, "agent")
+    for body, param in bodies:
+        assert_refused(client, "POST", "", body, param)
 
 
 @pytest.mark.parametrize(
     ("body", "param"),
-    [({"name": None}, "name"), ({"paused": None}, "paused"), ({"paused": "yes"}, "paused"), ({"paused": 1}, "paused")],
+    [
+        *(({"agent": "x"}, "agent"), ({"name": None}, "name"), ({"paused": None}, "paused")),
+        *(({"paused": "yes"}, "paused"), ({"paused": 1}, "paused")),
+    ],
 )
 def test_a_patch_with_a_wrong_value_is_refused(client: ManagedClient, body: object, param: str) -> None:
-    assert_refused(client, "PATCH", f"/{client.create()}", body, 400, "invalid_request", param)
+    assert_refused(client, "PATCH", f"/{client.create()}", body, param)
 
 
 CONTENTS: Mapping[str, Mapping[str, object]] = {
@@ -119,8 +83,6 @@ CONTENTS: Mapping[str, Mapping[str, object]] = {
     "null": {"content": None},
     "empty": {"content": ""},
     "blank": {"content": " \n\t"},
-    "a NUL": {"content": "a\0b"},
-    "too long": {"content": "ü" * (MAX_BYTES // 2 + 1)},
     "a list": {"content": ["Hello"]},
 }
 
@@ -129,25 +91,18 @@ CONTENTS: Mapping[str, Mapping[str, object]] = {
 @pytest.mark.parametrize("name", CONTENTS)
 def test_a_message_without_a_proper_content_is_refused(client: ManagedClient, name: str, stream: bool) -> None:
     body = {**CONTENTS[name], "stream": stream}
-    assert_refused(client, "POST", f"/{client.create()}/messages", body, 400, "invalid_request", "content")
+    assert_refused(client, "POST", f"/{client.create()}/messages", body, "content")
 
 
 @pytest.mark.parametrize("field", ["direction", "id", "seq", "model", "message"])
 def test_a_message_takes_nothing_but_content_and_stream(client: ManagedClient, field: str) -> None:
     body = {"content": "Hello", field: "x"}
-    assert_refused(client, "POST", f"/{client.create()}/messages", body, 400, "invalid_request", field)
+    assert_refused(client, "POST", f"/{client.create()}/messages", body, field)
 
 
-def test_a_message_of_256_kib_is_accepted(client: ManagedClient) -> None:
-    agent = client.create()
-    text = "ü" * (MAX_BYTES // 2)
-    assert client.send("POST", f"/{agent}/messages", {"content": text}).status == 202
-    assert [message["content"] for message in client.messages(agent)] == [text]
-
-
-@pytest.mark.parametrize("body", [{"input": ""}, {"input": "  "}, {"input": 5}, {"input": "x" * (MAX_BYTES + 1)}])
+@pytest.mark.parametrize("body", [{"input": ""}, {"input": "  "}, {"input": 5}])
 def test_a_run_with_a_bad_input_is_refused(client: ManagedClient, body: object) -> None:
-    assert_refused(client, "POST", f"/{client.create()}/run", body, 400, "invalid_request", "input")
+    assert_refused(client, "POST", f"/{client.create()}/run", body, "input")
 
 
 @pytest.mark.parametrize("body", [{}, None, {"input": None}])
@@ -239,29 +194,22 @@ def test_a_deleted_agent_is_absent_everywhere(client: ManagedClient) -> None:
     assert client.send("GET").json["agents"] == []
 
 
-@pytest.mark.parametrize("run", [NO_RUN, "run_1", "nothing", "agt_" + "0" * 26])
-def test_a_run_of_another_agent_is_absent(client: ManagedClient, run: str) -> None:
-    agent = client.create()
-    for method, tail in (("GET", ""), ("GET", "/stream"), ("DELETE", "")):
-        reply = client.send(method, f"/{agent}/runs/{run}{tail}")
-        assert (reply.status, reply.code) == (404, "run_not_found"), (method, tail)
-
-
-def test_the_runs_of_two_agents_are_not_mixed_up(client: ManagedClient) -> None:
+def test_a_run_that_the_agent_has_not_is_absent(client: ManagedClient) -> None:
     first, second = client.create(), client.create()
     client.send("POST", f"/{first}/messages", {"content": "Hello", "stream": True})
-    (run,) = client.runs(first)
-    for method, tail in (("GET", ""), ("GET", "/stream"), ("DELETE", "")):
-        assert client.send(method, f"/{second}/runs/{run['id']}{tail}").code == "run_not_found", (method, tail)
+    (of_another_agent,) = client.runs(first)
+    for run in (NO_RUN, "run_1", "nothing", "agt_" + "0" * 26, of_another_agent["id"]):
+        for method, tail in (("GET", ""), ("GET", "/stream"), ("DELETE", "")):
+            reply = client.send(method, f"/{second}/runs/{run}{tail}")
+            assert (reply.status, reply.code) == (404, "run_not_found"), (method, tail)
 
 
-@pytest.mark.parametrize("value", ["x", "1", "0-1", "1-0", "-1-1", "1-1-1", "1-", "1-1 ", "９-1", "1-9999999999"])
+@pytest.mark.parametrize("value", ["x", "1", "0-1", "1-0", "-1-1", "1-1-1", "1-", "1-1 ", "x-1", "1-9999999999"])
 def test_a_malformed_last_event_id_is_refused(client: ManagedClient, value: str) -> None:
     agent = client.create()
     client.send("POST", f"/{agent}/messages", {"content": "Hello", "stream": True})
     (run,) = client.runs(agent)
-    headers = {"Last-Event-ID": value} if value.isascii() else {"Last-Event-ID": "x-1"}
-    reply = client.send("GET", f"/{agent}/runs/{run['id']}/stream", headers=headers)
+    reply = client.send("GET", f"/{agent}/runs/{run['id']}/stream", headers={"Last-Event-ID": value})
     assert (reply.status, reply.code, reply.json["error"]["param"]) == (400, "invalid_request", "Last-Event-ID")
 
 
@@ -314,13 +262,6 @@ def test_a_missing_key_fails_a_run_as_it_fails_a_turn(gateway: Gateway, client: 
     [run] = keyless.runs(agent)
     assert (run["status"], run["error"]["code"]) == ("failed", "no_backend_available")
     assert [message["status"] for message in keyless.messages(agent)] == ["pending"]
-
-
-@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "cursor=x", "cursor=%00", "limit=1&limit=2"])
-def test_a_bad_page_is_refused(client: ManagedClient, query: str) -> None:
-    agent = client.create()
-    for path in ("", f"/{agent}/messages", f"/{agent}/runs"):
-        assert client.send("GET", f"{path}?{query}").code == "invalid_request", path
 
 
 def test_a_cursor_is_valid_only_for_its_own_list(client: ManagedClient) -> None:

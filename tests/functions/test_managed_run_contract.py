@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -14,10 +13,9 @@ from spass.core.messages import FinishReason, Role, TokenUsage
 from spass.core.time import Deadline
 from spass.llm.errors import AttemptFailed, BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
-from spass.testing.aws import MemoryAws
 from spass.testing.model import Answer, in_turn
-from tests.functions.gateway import Gateway, Reply
-from tests.functions.managed_agents import ADA, AGENTS, TARGETS, ManagedClient, execute, read_frames
+from tests.functions.gateway import Reply
+from tests.functions.managed_agents import ADA, AGENTS, ManagedClient, execute, queue, read_frames
 from tests.functions.operator_runs import add_operators, calls
 
 DONE: Final[object] = {"batchItemFailures": []}
@@ -25,23 +23,6 @@ SUM: Final = ("calculator", {"expression": "6*7"})
 BOSS: Final = (
     "name: boss\nmodel: small\nsystem_prompt: Lead.\ntools: [calculator, delegate]\ndelegates: [plain]\nworkspace: default\n"
 )
-
-
-@pytest.fixture
-def aws() -> MemoryAws:
-    return MemoryAws(TARGETS)
-
-
-@pytest.fixture
-def client(gateway: Gateway) -> ManagedClient:
-    gateway.services.settings = replace(gateway.services.settings, job_targets=TARGETS)
-    return ManagedClient(gateway)
-
-
-def queue(client: ManagedClient, agent: str, own_input: str | None = "Go.") -> str:
-    reply = client.send("POST", f"/{agent}/run", {"input": own_input})
-    assert reply.status == 202, reply.text
-    return str(reply.json["id"])
 
 
 def stream(client: ManagedClient, agent: str, content: str = "Hello") -> Reply:
@@ -126,7 +107,10 @@ def test_a_run_stopped_beside_its_tools_keeps_valid_pairs(client: ManagedClient,
     assert (answered["direction"], answered["content"]) == ("agent_to_user", "" if where == "in a tool" else "So far ")
     frames = read_frames(client.send("GET", f"/{agent}/runs/{run['id']}/stream"))
     assert [data["call_id"] for name, data in frames if name == "tool_result"] == ["call_0", "call_1"]
-    assert (frames[-2][1]["cancelled"], frames[-1][1]) == (True, "[DONE]")
+    end = frames[-2][1]
+    assert (end["choices"][0]["finish_reason"], end["cancelled"], frames[-1]) == ("stop", True, (None, "[DONE]"))
+    over = client.send("DELETE", f"/{agent}/runs/{run['id']}")
+    assert (over.status, over.json) == (200, {"status": "succeeded"})
     session = gateway.send("GET", f"/v1/operators/{agent}", headers=ADA).json["session_id"]
     kept = gateway.send("GET", f"/a1/agents/boss/sessions/{session}/messages").json["messages"]
     assert pairs(kept) == [(["call_0", "call_1"], ["call_0", "call_1"])]

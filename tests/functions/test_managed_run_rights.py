@@ -1,8 +1,6 @@
 """What runs of managed agents may, and how they end when what they need is gone: the token, the model, the file, the tenant."""
 
 from collections.abc import Mapping
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -10,29 +8,11 @@ import pytest
 
 from spass.testing.aws import MemoryAws
 from spass.testing.model import in_turn
-from tests.functions.gateway import Gateway
-from tests.functions.managed_agents import TARGETS, ManagedClient, event_lines, execute, read_frames, tick
+from tests.functions.managed_agents import ManagedClient, execute, queue, tick
 from tests.functions.operator_runs import calls
 
 DONE: Final[object] = {"batchItemFailures": []}
 AT: Final = "2030-01-31T08:00:00Z"
-
-
-@pytest.fixture
-def aws() -> MemoryAws:
-    return MemoryAws(TARGETS)
-
-
-@pytest.fixture
-def client(gateway: Gateway) -> ManagedClient:
-    gateway.services.settings = replace(gateway.services.settings, job_targets=TARGETS)
-    return ManagedClient(gateway)
-
-
-def queue(client: ManagedClient, agent: str, own_input: str | None = "Go.") -> str:
-    reply = client.send("POST", f"/{agent}/run", {"input": own_input})
-    assert reply.status == 202, reply.text
-    return str(reply.json["id"])
 
 
 def test_no_run_has_the_rights_of_an_admin_whoever_asked_for_it(client: ManagedClient, aws: MemoryAws) -> None:
@@ -140,25 +120,3 @@ def test_a_tick_acts_as_the_token_that_last_wrote_what_a_run_uses(client: Manage
     assert tick(gateway, entry, AT) == DONE
     assert client.runs(agent)[0]["trigger"] == "schedule"
     assert token_of_last_run(client) == ("demo-chat" if is_used else "demo-user")
-
-
-def test_a_scheduled_run_is_followed_and_resumed_like_every_other(client: ManagedClient, aws: MemoryAws) -> None:
-    gateway = client.gateway
-    schedule = {"expression": "rate(1 hour)", "input": "6*7?"}
-    agent = client.create(agent="orchestrator", tools=["calculator"], schedule=schedule)
-    gateway.model.script = in_turn([calls(("calculator", {"expression": "6*7"})), "It is 42."])
-    (entry,) = aws.scheduler.entries.values()
-    tick(gateway, entry, AT)
-    (run,) = client.runs(agent)
-    path = f"/{agent}/runs/{run['id']}/stream"
-    first, second = (client.send("GET", path) for _ in range(2))
-    assert first.content == second.content
-    frames, ids = read_frames(first), event_lines(first)
-    assert [name for name, _ in frames if name] == ["tool_calls", "tool_result"]
-    assert (frames[-2][1]["id"], frames[-1][1]) == (run["id"], "[DONE]")
-    head = first.text.index("id: ")
-    for event_id, follower in pairwise(ids):
-        rest = client.send("GET", path, headers={"Last-Event-ID": event_id})
-        assert rest.text == first.text[:head] + first.text[first.text.index(f"id: {follower}\n") :]
-    assert client.send("GET", path, headers={"Last-Event-ID": ids[-1]}).status == 204
-    assert client.send("GET", path, headers={"Last-Event-ID": "1-x"}).code == "invalid_request"

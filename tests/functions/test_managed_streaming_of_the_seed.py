@@ -15,16 +15,11 @@ from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.aws import MemoryAws
 from spass.testing.model import ScriptedModel
-from tests.functions.gateway import Gateway, write_operators_files
+from tests.functions.gateway import write_operators_files
 from tests.functions.managed_agents import AGENTS, ManagedClient, execute, read_frames
 from tests.functions.stream_workers import Worker, virtual_time
 
 USAGE = TokenUsage(10, 5)
-
-
-@pytest.fixture
-def client(gateway: Gateway) -> ManagedClient:
-    return ManagedClient(gateway)
 
 
 def test_tokens_arrive_as_the_model_generates_them_here_and_at_a_follower(tmp_path: Path) -> None:
@@ -56,30 +51,6 @@ def test_tokens_arrive_as_the_model_generates_them_here_and_at_a_follower(tmp_pa
 
     with virtual_time() as loop:
         loop.run_until_complete(read())
-
-
-def test_without_stream_messages_wait_until_run_is_called_which_takes_them_all(client: ManagedClient) -> None:
-    agent = client.create()
-    for content in ("First.", "Second.", "Third."):
-        assert client.send("POST", f"/{agent}/messages", {"content": content}).json["status"] == "pending"
-    run = client.send("POST", f"/{agent}/run")
-    assert (run.status, run.json["status"], run.json["trigger"]) == (202, "queued", "run")
-    assert client.gateway.model.requests == []
-    execute(client.gateway, agent, run.json["id"])
-    (request,) = client.gateway.model.requests
-    assert request.messages[-1].content == "First.\n\nSecond.\n\nThird."
-    *questions, answer = client.messages(agent)
-    assert [(one["status"], one["run_id"]) for one in questions] == [("delivered", run.json["id"])] * 3
-    assert answer["direction"] == "agent_to_user"
-    assert client.send("GET", f"/{agent}/runs/{run.json['id']}").json["status"] == "succeeded"
-
-
-def test_a_run_has_its_own_input_after_the_pending_messages(client: ManagedClient) -> None:
-    agent = client.create()
-    client.send("POST", f"/{agent}/messages", {"content": "Waiting."})
-    run = client.send("POST", f"/{agent}/run", {"input": "Own."}).json["id"]
-    execute(client.gateway, agent, run)
-    assert client.gateway.model.requests[0].messages[-1].content == "Waiting.\n\nOwn."
 
 
 @pytest.mark.parametrize("receives", [1, 2, 5])

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,20 +12,16 @@ from openai import OpenAI
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
 from spass.llm.errors import AttemptFailed, BackendUnreachable
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan, inject
 from spass.testing.http_server import HttpAnswer, serve
 from tests.functions.gateway import Gateway, Reply
-from tests.functions.managed_agents import AGENTS, ManagedClient, event_lines, execute, read_frames
+from tests.functions.managed_agents import AGENTS, ManagedClient, event_lines, execute, queue, read_frames, tick
 
 USAGE = TokenUsage(10, 5)
 ARGUMENTS = '{"expression":"2+2"}'
 RESULT = '{"expression":"2+2","result":4}'
 QUESTION = {"content": "What is 2+2?", "stream": True}
-
-
-@pytest.fixture
-def client(gateway: Gateway) -> ManagedClient:
-    return ManagedClient(gateway)
 
 
 class CallingModel:
@@ -132,15 +128,6 @@ def test_the_message_is_in_the_mailbox_while_the_model_still_waits(gateway: Gate
     assert [message["status"] for message in client.messages(agent)] == ["delivered", "delivered"]
 
 
-def test_pending_messages_are_answered_together_with_the_streamed_one(client: ManagedClient) -> None:
-    agent = client.create()
-    for content in ("First.", "Second."):
-        client.send("POST", f"/{agent}/messages", {"content": content})
-    stream(client, agent, "Third.")
-    assert client.gateway.model.requests[0].messages[-1].content == "First.\n\nSecond.\n\nThird."
-    assert [message["status"] for message in client.messages(agent)] == ["delivered"] * 4
-
-
 def test_a_model_that_answers_in_one_piece_gives_one_chunk_and_the_same_end(client: ManagedClient) -> None:
     client.gateway.model.script = [ChatDelta("The whole answer.", finish_reason=FinishReason.STOP, usage=USAGE)]
     frames = read_frames(stream(client, client.create()))
@@ -159,20 +146,21 @@ def test_a_model_that_always_calls_tools_ends_at_max_turns_with_the_flag(client:
     assert client.runs(agent)[0]["status"] == "succeeded"
 
 
-def test_a_run_that_fails_before_its_first_byte_has_the_status_of_its_error(client: ManagedClient) -> None:
-    client.gateway.model.failure = AttemptFailed("The provider is down.")
+@pytest.mark.parametrize(
+    ("failure", "status", "code"),
+    [
+        (AttemptFailed("The provider is down."), 502, "upstream_error"),
+        (BackendUnreachable("The provider could not be reached."), 503, "no_backend_available"),
+    ],
+)
+def test_a_run_that_fails_before_its_first_byte_has_the_status_of_its_error(
+    client: ManagedClient, failure: Exception, status: int, code: str
+) -> None:
+    client.gateway.model.failure = failure
     reply = stream(client, agent := client.create())
-    assert (reply.status, reply.code) == (502, "upstream_error")
+    assert (reply.status, reply.code) == (status, code)
     assert reply.headers["x-should-retry"] == "false", "an SDK would put the message into the mailbox again"
-    assert_failed(client, agent, "upstream_error")
-
-
-def test_a_run_whose_engine_takes_no_connection_is_as_one_without_a_backend(client: ManagedClient) -> None:
-    client.gateway.model.failure = BackendUnreachable("The provider could not be reached.")
-    reply = stream(client, agent := client.create())
-    assert (reply.status, reply.code) == (503, "no_backend_available")
-    assert reply.headers["x-should-retry"] == "false"
-    assert f"POST /v1/managed-agents/{agent}/run" in reply.json["error"]["message"]
+    assert status == 502 or f"POST /v1/managed-agents/{agent}/run" in reply.json["error"]["message"]
     assert_failed(client, agent, "upstream_error")
 
 
@@ -228,18 +216,26 @@ def assert_failed(client: ManagedClient, agent: str, code: str) -> None:
     assert (client.get(agent)["status"], client.get(agent)["error"]) == ("idle", None)
 
 
-@pytest.mark.parametrize("trigger", ["message", "run"])
-def test_a_run_is_read_again_byte_for_byte_from_its_start_and_after_every_event(client: ManagedClient, trigger: str) -> None:
+@pytest.mark.parametrize("trigger", ["message", "run", "schedule"])
+def test_a_run_is_read_again_byte_for_byte_from_its_start_and_after_every_event(
+    client: ManagedClient, aws: MemoryAws, trigger: str
+) -> None:
     client.gateway.model.script = CallingModel()
-    agent = counting(client)
+    agent = counting(client, schedule={"expression": "rate(1 hour)", "input": "What is 2+2?"})
     if trigger == "message":
         live = stream(client, agent)
         (run,) = client.runs(agent)
     else:
-        run = client.send("POST", f"/{agent}/run", {"input": "What is 2+2?"}).json
-        execute(client.gateway, agent, run["id"])
+        if trigger == "run":
+            execute(client.gateway, agent, queue(client, agent, "What is 2+2?"))
+        else:
+            (entry,) = aws.scheduler.entries.values()
+            tick(client.gateway, entry, "2030-01-31T08:00:00Z")
+        (run,) = client.runs(agent)
         live = client.send("GET", f"/{agent}/runs/{run['id']}/stream")
-        assert [name for name, _ in read_frames(live)][1:3] == ["tool_calls", "tool_result"]
+        frames = read_frames(live)
+        assert [name for name, _ in frames if name] == ["tool_calls", "tool_result"]
+        assert (run["trigger"], frames[-2][1]["id"], frames[-1][1]) == (trigger, run["id"], "[DONE]")
     path = f"/{agent}/runs/{run['id']}/stream"
     assert client.send("GET", path).content == live.content
     ids, head = event_lines(live), live.text.index("id: ")
@@ -249,6 +245,7 @@ def test_a_run_is_read_again_byte_for_byte_from_its_start_and_after_every_event(
     end = client.send("GET", path, headers={"Last-Event-ID": ids[-1]})
     assert (end.status, end.content) == (204, b"")
     assert client.send("HEAD", path).status == 200
+    assert client.send("GET", path, headers={"Last-Event-ID": "1-x"}).code == "invalid_request"
 
 
 def test_the_same_key_replays_the_stream_and_stores_one_message(client: ManagedClient) -> None:
@@ -262,37 +259,6 @@ def test_the_same_key_replays_the_stream_and_stores_one_message(client: ManagedC
     assert stream(client, agent, "Other.", **{"Idempotency-Key": "stream-1"}).code == "idempotency_key_reused"
     queued = client.send("POST", f"/{agent}/messages", {"content": "What is 2+2?"}, {"Idempotency-Key": "stream-1"})
     assert queued.code == "idempotency_key_reused"
-
-
-def test_a_stopped_run_is_kept_and_its_messages_are_delivered(gateway: Gateway, client: ManagedClient) -> None:
-    agent = client.create()
-    waits = asyncio.Event()
-
-    async def talk(_request: ChatRequest, _context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        yield ChatDelta("So far ")
-        waits.set()
-        await asyncio.sleep(3600)
-
-    async def stop() -> None:
-        await waits.wait()
-        headers = {"SPASS-User-Id": "ada"}
-        (run,) = (await gateway.send_async("GET", f"{AGENTS}/{agent}/runs", headers=headers)).json["runs"]
-        reply = await gateway.send_async("DELETE", f"{AGENTS}/{agent}/runs/{run['id']}", headers=headers)
-        assert (reply.status, reply.json) == (202, {"status": "cancelling"})
-
-    gateway.model.script = lambda request, context: talk(request, context)
-    request = gateway.send_async("POST", f"{AGENTS}/{agent}/messages", headers={"SPASS-User-Id": "ada"}, body=QUESTION)
-    frames = read_frames(gateway.send_during(request, stop()))
-    assert (frames[-2][1]["choices"][0]["finish_reason"], frames[-2][1]["cancelled"]) == ("stop", True)
-    assert frames[-1] == (None, "[DONE]")
-    assert [(message["content"], message["status"]) for message in client.messages(agent)] == [
-        ("What is 2+2?", "delivered"),
-        ("So far ", "delivered"),
-    ]
-    (run,) = client.runs(agent)
-    assert run["status"] == "succeeded"
-    over = client.send("DELETE", f"/{agent}/runs/{run['id']}")
-    assert (over.status, over.json) == (200, {"status": "succeeded"})
 
 
 def test_the_openai_sdk_reads_the_stream_to_its_end(client: ManagedClient) -> None:
