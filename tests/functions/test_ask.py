@@ -106,10 +106,12 @@ def test_max_turns_ends_the_run_with_the_text_the_model_wrote(gateway: Gateway) 
     assert (answer["content"], answer["turns"], len(gateway.model.requests)) == ("One moment.", 2, 2)
 
 
-def test_mode_structured_reads_bare_input_and_sends_no_tools(gateway: Gateway) -> None:
-    gateway.model.script = in_turn(["tool: calculator\ninput: 2+2", "FINAL_ANSWER: It is 4."])
+@pytest.mark.parametrize("call", ["tool: calculator\ninput: 2+2", 'THOUGHT: sum\nTOOL: calculator\nINPUT: {"expression": "2+2"}'])
+def test_mode_structured_reads_calls_in_text_and_sends_no_tools(gateway: Gateway, call: str) -> None:
+    gateway.model.script = in_turn([call, "FINAL_ANSWER: It is 4."])
     answer = ok(ask(gateway, tools=["calculator"], params={"mode": "structured"}))
-    assert (answer["content"], answer["tool_results"][0]["success"]) == ("It is 4.", True)
+    (tool,) = answer["tool_results"]
+    assert (answer["content"], answer["turns"], tool["success"]) == ("It is 4.", 2, True)
     assert [request.tools for request in gateway.model.requests] == [(), ()]
 
 

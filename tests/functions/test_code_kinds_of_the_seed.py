@@ -1,4 +1,4 @@
-"""What the predecessor's documentation says about RLMAgent, SandboxedAgent and ContainerRunner, and the defaults of all kinds."""
+"""What the predecessor's documentation says about SandboxedAgent and ContainerRunner, and the defaults of all kinds."""
 
 import asyncio
 import json
@@ -10,12 +10,11 @@ import pytest
 
 from spass.agents.kinds import KINDS, AgentContext, SimpleAgent, ToolUsingAgent
 from spass.agents.kinds.monitor_operative import MONITOR_SYSTEM_PROMPT
-from spass.agents.kinds.rlm import RLM_SYSTEM_PROMPT, RLMAgent
+from spass.agents.kinds.rlm import RLM_SYSTEM_PROMPT
 from spass.agents.sandboxed import SandboxedAgent
 from spass.sandbox import ContainerRunner
 from tests.contained_kinds import IMAGE, driver_of
 from tests.functions.gateway import Gateway
-from tests.functions.rlm_turns import Researcher, block
 from tests.recording_runtime import RecordingRuntime
 from tests.unit.agents.driver_harness import ScriptedReply, ScriptedWorld
 
@@ -84,6 +83,11 @@ def defaults_of(cls: type[Any]) -> dict[str, object]:
     }
 
 
+@pytest.mark.parametrize("key", [key for key, defaults in DEFAULTS.items() if "max_turns" in defaults and key != "simple"])
+def test_kinds_with_a_limit_of_turns_extend_the_tool_using_agent(key: str) -> None:
+    assert issubclass(KINDS.get(key), ToolUsingAgent)
+
+
 def test_the_defaults_of_all_kinds_are_those_of_the_tables(gateway: Gateway) -> None:
     assert {key: defaults_of(KINDS.get(key)) for key in DEFAULTS} == DEFAULTS
     listed = {
@@ -98,38 +102,6 @@ def test_the_defaults_of_all_kinds_are_those_of_the_tables(gateway: Gateway) -> 
 @pytest.mark.parametrize("cls", CONSTRUCTORS)
 def test_the_constructors_have_the_defaults_of_the_tables(cls: type[Any]) -> None:
     assert defaults_of(cls) == CONSTRUCTORS[cls]
-
-
-# --- RLMAgent ---
-
-
-@pytest.fixture
-def researcher(gateway: Gateway) -> Researcher:
-    return Researcher(gateway)
-
-
-def test_rlm_has_a_persistent_repl_with_llm_query_and_llm_batch(researcher: Researcher) -> None:
-    answer = researcher.ask(block("one = llm_query('a')"), block("more = llm_batch(['b', 'c'])"), block("FINAL([one, *more])"))
-    assert json.loads(answer["content"]) == ["re: a", "re: b", "re: c"]
-    assert answer["turns"] == 3
-    assert isinstance(RLMAgent(), ToolUsingAgent)
-
-
-def test_rlm_injects_the_context_as_a_variable_and_not_into_the_prompt(researcher: Researcher) -> None:
-    text = "Only the code reads this. " * 1000
-    assert researcher.ask(block("FINAL(len(context))"), context=text)["content"] == str(len(text))
-    assert "Only the code" not in researcher.read()
-
-
-def test_rlm_returns_the_value_of_final_or_a_text_without_code(researcher: Researcher) -> None:
-    assert researcher.ask(block("FINAL('done')", "FINAL('twice')"))["content"] == "done"
-    assert researcher.ask("A text.")["content"] == "A text."
-
-
-def test_rlm_calls_its_tools_from_code_and_stops_after_ten_turns(researcher: Researcher) -> None:
-    answer = researcher.ask(block("print(calculator(expression='2+2')['result'])"), tools=["calculator"])
-    assert (answer["turns"], answer["finish_reason"], answer["content"].strip()) == (10, "max_turns", "4")
-    assert answer["metadata"]["max_turns_exceeded"] is True
 
 
 # --- SandboxedAgent and ContainerRunner ---

@@ -1,7 +1,6 @@
 """Statements of the predecessor about OpenHandsAgent and ClaudeCodeAgent, with which this gateway agrees."""
 
 import asyncio
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,6 @@ from tests.functions.gateway import Gateway
 from tests.unit.agents.driver_harness import ScriptedWorld
 from tests.unit.sandbox.harnesses.stand_ins import StandIns
 
-# The tables of constructor parameters. engine, model and bus belong to the driver, and api_key is for Python alone. The workspace
-# has no default, because a gateway's current folder is not the caller's; the command line sends its own.
-OPENHANDS = {"temperature": 0.7, "max_tokens": 1024, "workspace": "", "timeout": 1800, "system_prompt": ""}
-CLAUDE_CODE = {
-    "temperature": 0.7,
-    "max_tokens": 1024,
-    "workspace": "",
-    "session_id": "",
-    "allowed_tools": None,
-    "system_prompt": "",
-    "timeout": 300,
-}
-
 
 @pytest.fixture
 def stand_ins(tmp_path: Path, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> StandIns:
@@ -39,17 +25,6 @@ def stand_ins(tmp_path: Path, gateway: Gateway, monkeypatch: pytest.MonkeyPatch)
     stand_ins = StandIns(folder)
     gateway.services.harnesses = stand_ins.harnesses()
     return stand_ins
-
-
-@pytest.mark.parametrize(("kind", "defaults"), [("openhands", OPENHANDS), ("claude_code", CLAUDE_CODE)])
-def test_the_parameters_and_their_defaults_are_those_of_the_table(
-    gateway: Gateway, kind: str, defaults: dict[str, object]
-) -> None:
-    assert {field.name: field.default for field in fields(KINDS.get(kind))} == defaults
-    (listed,) = [row for row in gateway.send("GET", "/v1/kinds").json["kinds"] if row["key"] == kind]
-    properties = listed["params"]["properties"]
-    assert {name: parameter["default"] for name, parameter in properties.items()} | {"system_prompt": ""} == defaults
-    assert (listed["accepts_tools"], listed["multi_turn"]) == (False, True)
 
 
 @pytest.mark.parametrize("kind", [OpenHandsAgent, ClaudeCodeAgent])

@@ -15,12 +15,10 @@ import pytest
 
 from spass import Spass
 from spass.agents.kinds import KINDS, AgentContext, AgentResult, BaseAgent, ToolUsingAgent, user
-from spass.agents.kinds.native_openhands import NativeOpenHandsAgent
 from spass.agents.kinds.native_react import NativeReActAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.agents.kinds.simple import SimpleAgent
 from spass.agents.react import ReActAgent
-from spass.calls.datamark import remove_marks
 from spass.core.bus import EVENT_TYPES
 from spass.core.effects import HIDDEN, Answer, AssistantReply, Infer, Steps
 from spass.core.messages import FinishReason, Json, Role, TokenUsage, ToolCallDelta
@@ -32,12 +30,10 @@ from spass.testing.model import in_turn
 from tests.functions.gateway import Gateway
 from tests.unit.agents.driver_harness import ScriptedReply, ScriptedWorld
 from tests.unit.cli.command import spass
-from tests.unit.tools.internet import PUBLIC, Internet
 
 USAGE = TokenUsage(10, 5)
 KEYS = ("simple", "orchestrator", "native_react", "react", "native_openhands", "rlm")
 OPERATORS = ("operative", "monitor_operative")  # test_operators_of_the_seed has their sections
-FOREIGN = ("openhands", "claude_code")  # test_foreign_agents_of_the_seed has their sections
 WITH_TOOLS = ("orchestrator", "native_react", "react")
 ACTION = 'Thought: I calculate.\nAction: calculator\nAction Input: {"expression": "2+2"}'
 
@@ -91,16 +87,11 @@ def test_base_agent_is_abstract_and_steps_is_what_a_kind_must_define() -> None:
             abstract()  # type: ignore[abstract]
 
 
-def test_base_agent_has_the_temperature_0_7_and_1024_tokens(gateway: Gateway, shout: type[BaseAgent]) -> None:
-    ask(gateway, agent="shout")
-    (request,) = gateway.model.requests
-    assert (request.temperature, request.max_tokens) == (0.7, 1024)
-    assert (shout.accepts_tools, shout.multi_turn) == (False, True)
-
-
-def test_a_kind_that_does_not_accept_tools_ignores_them(gateway: Gateway, shout: type[BaseAgent]) -> None:
+def test_a_base_agent_has_defaults_and_ignores_tools(gateway: Gateway, shout: type[BaseAgent]) -> None:
     ask(gateway, agent="shout", tools=["calculator"])
-    assert gateway.model.requests[0].tools == ()
+    (request,) = gateway.model.requests
+    assert (request.temperature, request.max_tokens, request.tools) == (0.7, 1024, ())
+    assert (shout.accepts_tools, shout.multi_turn) == (False, True)
 
 
 def test_run_returns_the_result_of_one_input() -> None:
@@ -208,23 +199,9 @@ def test_the_result_in_python_has_the_same_fields() -> None:
 # --- SimpleAgent ---
 
 
-def test_simple_sends_the_query_directly_and_returns_the_response_in_one_turn(gateway: Gateway) -> None:
-    gateway.model.script = in_turn(["Paris.", "never"])
-    answer = ask(gateway, "What is the capital of France?", agent="simple")
-    (request,) = gateway.model.requests
-    assert [(message.role, message.content) for message in request.messages] == [(Role.USER, "What is the capital of France?")]
-    assert (answer["content"], answer["turns"]) == ("Paris.", 1)
-
-
 def test_simple_builds_its_messages_from_the_conversation_and_the_query() -> None:
     steps = SimpleAgent().steps("hello", AgentContext((user("before"),)))
     assert next(steps) == Infer((user("before"), user("hello")), tools="none")
-
-
-def test_simple_does_not_call_tools(gateway: Gateway) -> None:
-    gateway.model.script = lambda *_: calls("2+2", said="I would calculate.")
-    answer = ask(gateway, agent="simple", tools=["calculator"])
-    assert (answer["content"], answer["tool_results"], answer["turns"]) == ("I would calculate.", [], 1)
 
 
 # --- OrchestratorAgent ---
@@ -253,39 +230,20 @@ def test_orchestrator_treats_a_reply_without_tool_calls_as_the_answer(gateway: G
     assert (with_tools["content"], with_tools["turns"]) == (without["content"], without["turns"]) == ("Hello there.", 1)
 
 
-def test_orchestrator_stops_after_ten_turns_with_what_there_is(gateway: Gateway) -> None:
-    gateway.model.script = lambda *_: calls("2+2", said="One moment.")
-    answer = ask(gateway, agent="orchestrator", tools=["calculator"])
-    assert len(gateway.model.requests) == answer["turns"] == 10
-    assert (answer["content"], answer["metadata"]) == ("One moment.", {"max_turns_exceeded": True})
-
-
-def test_orchestrator_has_the_parameters_of_the_seed_and_their_defaults() -> None:
-    agent = OrchestratorAgent()
-    assert (agent.max_turns, agent.temperature, agent.max_tokens) == (10, 0.7, 1024)
-    assert (agent.mode, agent.system_prompt) == ("function_calling", "")
-
-
-def test_orchestrator_in_mode_structured_calls_tools_in_text(gateway: Gateway) -> None:
-    gateway.model.script = in_turn(['THOUGHT: sum\nTOOL: calculator\nINPUT: {"expression": "2+2"}', "FINAL_ANSWER: It is 4."])
-    answer = ask(gateway, agent="orchestrator", tools=["calculator"], params={"mode": "structured"})
-    assert (answer["content"], answer["turns"], len(answer["tool_results"])) == ("It is 4.", 2, 1)
-    assert [request.tools for request in gateway.model.requests] == [(), ()]
-
-
 # --- NativeReActAgent ---
 
 
-@pytest.mark.parametrize("kind", ["native_react", "react"])
-def test_react_describes_each_tool_by_name_parameters_and_category(gateway: Gateway, kind: str) -> None:
-    ask(gateway, agent=kind, tools=["calculator", "wikipedia_search"])
+@pytest.mark.parametrize("kind", ["native_react", "react", "native_openhands"])
+def test_a_kind_that_calls_tools_in_text_describes_them(gateway: Gateway, kind: str) -> None:
+    names = ["calculator", "wikipedia_search", "web_search"]
+    ask(gateway, agent=kind, tools=names)
     prompt = gateway.model.requests[0].messages[0].content
     for tool in gateway.send("GET", "/v1/tools").json["tools"]:
-        if tool["function"]["name"] in ("calculator", "wikipedia_search"):
-            assert tool["function"]["name"] in prompt
-            assert f"category: {tool['category']}" in prompt
+        if tool["function"]["name"] in names:
+            assert f"{tool['function']['name']} (category: {tool['category']}): " in prompt
             assert all(f"- {name} (" in prompt for name in tool["function"]["parameters"]["properties"])
-    assert all(marker in prompt for marker in ("Thought:", "Action:", "Action Input:", "Final Answer:"))
+    own = ("```python",) if kind == "native_openhands" else ("Thought:", "Final Answer:")
+    assert all(marker in prompt for marker in ("Action:", "Action Input:", *own))
 
 
 @pytest.mark.parametrize("spell", [str, str.upper, str.lower, str.title])
@@ -296,15 +254,6 @@ def test_react_parses_its_markers_in_any_case(gateway: Gateway, spell: Any) -> N
     assert (answer["content"], answer["turns"], len(answer["tool_results"])) == ("It is 4.", 2, 1)
 
 
-def test_react_feeds_the_result_back_as_an_observation(gateway: Gateway) -> None:
-    gateway.model.script = in_turn(tool_turn("react"))
-    ask(gateway, agent="react", tools=["calculator"])
-    observation = gateway.model.requests[1].messages[-1]
-    assert observation.role is Role.USER
-    assert "Observation:" in observation.content
-    assert "4" in observation.content
-
-
 def test_react_loops_until_ten_turns_are_made(gateway: Gateway) -> None:
     gateway.model.script = lambda *_: ACTION
     answer = ask(gateway, agent="react", tools=["calculator"])
@@ -312,65 +261,11 @@ def test_react_loops_until_ten_turns_are_made(gateway: Gateway) -> None:
     assert answer["metadata"] == {"max_turns_exceeded": True}
 
 
-def test_react_is_an_alias_and_the_old_import_works() -> None:
+def test_the_registry_contains_and_gets_kinds_and_the_old_import_works() -> None:
+    assert KINDS.contains("orchestrator")
+    assert not KINDS.contains("nothing")
+    assert KINDS.get("orchestrator") is OrchestratorAgent
     assert KINDS.get("react") is KINDS.get("native_react") is NativeReActAgent is ReActAgent
-    agent = ReActAgent()
-    assert (agent.max_turns, agent.temperature, agent.max_tokens) == (10, 0.7, 1024)
-
-
-# --- NativeOpenHandsAgent ---
-
-CODE = "I compute.\n```python\nprint(6 * 7)\n```"
-
-
-@pytest.fixture
-def site(gateway: Gateway) -> Iterator[Internet]:
-    """An internet in which every page says that the shop is open."""
-    with serve(lambda _: HttpAnswer(b"<h1>Shop</h1><p>Open 9 to 18.", content_type="text/html")) as server:
-        internet = Internet({PUBLIC: server})
-        gateway.services.fetcher = internet.fetcher
-        yield internet
-
-
-def test_openhands_describes_its_tools_and_the_execution_of_code(gateway: Gateway) -> None:
-    ask(gateway, agent="native_openhands", tools=["calculator", "web_search"])
-    prompt = gateway.model.requests[0].messages[0].content
-    for tool in gateway.send("GET", "/v1/tools").json["tools"]:
-        if tool["function"]["name"] in ("calculator", "web_search"):
-            assert f"{tool['function']['name']} (category: {tool['category']}): " in prompt
-            assert all(f"- {name} (" in prompt for name in tool["function"]["parameters"]["properties"])
-    assert "```python" in prompt
-
-
-def test_openhands_fetches_the_urls_of_the_input_before_the_first_call(gateway: Gateway, site: Internet) -> None:
-    ask(gateway, "Summarize example.com", agent="native_openhands")
-    question, page = gateway.model.requests[0].messages[-2:]
-    assert question.content == "Summarize example.com"
-    assert remove_marks(page.content) == "The page example.com:\n\nShop\n\nOpen 9 to 18."
-    assert site.resolved == ["example.com"]
-
-
-def test_openhands_runs_code_by_the_code_interpreter_and_calls_by_the_tools(gateway: Gateway) -> None:
-    gateway.model.script = in_turn([CODE, ACTION, "42 and 4."])
-    answer = ask(gateway, agent="native_openhands", tools=["calculator"])
-    cell, calculation = answer["tool_results"]
-    assert (cell["tool_name"], json.loads(cell["content"])["output"]) == ("code_interpreter", "42\n")
-    assert (calculation["tool_name"], json.loads(calculation["content"])["result"]) == ("calculator", 4)
-    assert (answer["content"], answer["turns"]) == ("42 and 4.", 3)
-
-
-def test_openhands_answers_with_a_reply_that_has_neither_code_nor_calls(gateway: Gateway) -> None:
-    answer = ask(gateway, agent="native_openhands", tools=["calculator"])
-    assert (answer["content"], answer["turns"], answer["tool_results"]) == ("Hello there.", 1, [])
-
-
-def test_openhands_stops_after_three_turns_and_has_the_defaults_of_the_seed(gateway: Gateway) -> None:
-    gateway.model.script = lambda *_: CODE
-    answer = ask(gateway, agent="native_openhands")
-    assert (answer["turns"], answer["finish_reason"]) == (3, "max_turns")
-    assert {(request.temperature, request.max_tokens) for request in gateway.model.requests} == {(0.7, 2048)}
-    agent = NativeOpenHandsAgent()
-    assert (agent.max_turns, agent.temperature, agent.max_tokens, agent.system_prompt) == (3, 0.7, 2048, "")
 
 
 # --- Using Agents ---
@@ -431,16 +326,6 @@ def test_the_sdk_answers_with_text_or_with_the_whole_result(gateway: Gateway, ur
 
 
 # --- Agent Registration ---
-
-
-def test_the_registry_contains_gets_and_lists_kinds(gateway: Gateway) -> None:
-    assert KINDS.contains("orchestrator")
-    assert not KINDS.contains("nothing")
-    assert KINDS.get("orchestrator") is OrchestratorAgent
-    listed = [kind["key"] for kind in gateway.send("GET", "/v1/kinds").json["kinds"]]
-    product = [*KEYS, *FOREIGN, *OPERATORS]
-    assert list(KINDS.keys()) == listed
-    assert listed[: len(product)] == product
 
 
 def test_a_registered_kind_answers_through_ask_and_through_an_agents_file(

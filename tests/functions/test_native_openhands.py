@@ -183,7 +183,8 @@ def test_at_max_turns_the_reply_holds_the_last_output_and_says_so(coder: Gateway
 
 
 def test_the_model_gets_the_tools_and_the_sampling_of_the_table(coder: Gateway) -> None:
-    ask(coder, "Hello.", tools=["calculator"], system_prompt="Be brief.")
+    answer = ask(coder, "Hello.", tools=["calculator"], system_prompt="Be brief.")
+    assert (answer["content"], answer["turns"], answer["tool_results"]) == ("Hello.", 1, [])
     (request,) = coder.model.requests
     assert (request.temperature, request.max_tokens, [tool.name for tool in request.tools]) == (0.7, 2048, ["calculator"])
     prompt = request.messages[0].content

@@ -2,13 +2,10 @@
 
 import json
 import random
-from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from spass.agents.kinds import ToolUsingAgent
-from spass.agents.kinds.rlm import RLM_SYSTEM_PROMPT, RLMAgent
 from spass.calls.datamark import remove_marks
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.errors import AttemptFailed, BackendContextLength
@@ -24,25 +21,6 @@ NEEDLES = {7: "MANGO", 12_345: "PAPAYA", 24_999: "LYCHEE"}
 def researcher(gateway: Gateway, request: pytest.FixtureRequest) -> Researcher:
     gateway.services.sandbox = request.param()
     return Researcher(gateway)
-
-
-def test_the_parameters_and_their_defaults_are_those_of_the_page(gateway: Gateway) -> None:
-    (kind,) = [kind for kind in gateway.send("GET", "/v1/kinds").json["kinds"] if kind["key"] == "rlm"]
-    params = {name: schema["default"] for name, schema in kind["params"]["properties"].items()}
-    assert (kind["accepts_tools"], kind["multi_turn"], kind["available"]) == (True, True, True)
-    assert params == {
-        "max_turns": 10,
-        "temperature": 0.7,
-        "max_tokens": 2048,
-        "sub_model": None,
-        "sub_temperature": 0.3,
-        "sub_max_tokens": 1024,
-        "max_output_chars": 10_000,
-        "max_sub_calls": 100,
-    }
-    agent = RLMAgent()
-    assert {field.name: getattr(agent, field.name) for field in fields(agent)} == {**params, "system_prompt": RLM_SYSTEM_PROMPT}
-    assert isinstance(agent, ToolUsingAgent)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +119,7 @@ def test_code_outside_of_a_block_of_python_is_text(researcher: Researcher, text:
         ("7", 7),
         ("{1, 2}", "{1, 2}"),
         ("''", ""),
+        ("'done')\nFINAL('twice'", "done"),
     ],
 )
 def test_the_answer_is_a_text_as_it_is_and_otherwise_json_and_otherwise_str(
