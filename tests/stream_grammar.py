@@ -239,6 +239,14 @@ def collect_reply(events: Sequence[Event]) -> dict[str, Any]:
     }
 
 
+def check_collected(events: Sequence[Event], blocking: dict[str, Any]) -> None:
+    """Check that a stream, collected, is the blocking answer of the same route: a reply, or an answer of /v1/ask."""
+    if "message" in blocking:
+        assert collect_reply(events) == comparable_reply(blocking)
+    else:
+        assert collect_ask(events) == comparable_ask(blocking)
+
+
 def collect_ask(events: Sequence[Event]) -> dict[str, Any]:
     """Return a stream of /v1/ask that ended with ``done`` as the blocking answer, without ids and times."""
     (done,), (usage,) = of_type(events, "done"), of_type(events, "usage")

@@ -16,16 +16,7 @@ from spass.agents.kinds import KINDS
 from spass.testing.http_server import HttpAnswer
 from spass.testing.model_server import Body, Completion, serve_model
 from tests.e2e.conftest import Gateway, running_gateway
-from tests.stream_grammar import (
-    Event,
-    answer_text,
-    collect_ask,
-    collect_reply,
-    comparable_ask,
-    comparable_reply,
-    of_type,
-    parse_events,
-)
+from tests.stream_grammar import Event, answer_text, check_collected, collect_ask, collect_reply, of_type, parse_events
 
 TOKEN: Final = "streams-token"
 RUN_HERE: Final = [kind for kind in list(KINDS.keys()) if KINDS.get(kind).needs in (None, "code")]
@@ -140,10 +131,7 @@ def test_the_stream_of_every_kind_equals_its_blocking_answer(client: httpx.Clien
     assert answer_text(events) == "It is 42 now."
     calls = [call for call in of_type(events, "tool_call") if call["parent_id"] is None]
     assert len(calls) == (0 if kind == "simple" else 1)
-    if route == "ask":
-        assert collect_ask(events) == comparable_ask(blocking.json())
-    else:
-        assert collect_reply(events) == comparable_reply(blocking.json())
+    check_collected(events, blocking.json())
 
 
 @ROUTES

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from tests.functions.compaction_harness import CompactionHarness, SummaryScript
 from tests.functions.gateway import Gateway, create_storage, emulated_aws
 from tests.functions.managed_agents import TARGETS, ManagedClient
 from tests.functions.state_machine import StateMachinePlayer
+from tests.simulated.chats import Chats, virtual_clocks
+from tests.unit.virtual_time import BACKEND, VirtualLoop
 
 
 @pytest.fixture
@@ -43,6 +45,18 @@ def gateway(tmp_path: Path, aws: Aws) -> Iterator[Gateway]:
     loop.run_until_complete(loop.shutdown_asyncgens())
     asyncio.set_event_loop(None)
     loop.close()
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, type[VirtualLoop]]]:
+    """Run asynchronous tests in virtual time."""
+    return BACKEND
+
+
+@pytest.fixture
+async def chats(tmp_path: Path) -> AsyncIterator[Chats]:
+    with virtual_clocks():
+        yield Chats(tmp_path)
 
 
 @pytest.fixture

@@ -10,16 +10,10 @@ import pytest
 from spass.core.ids import SessionId
 from spass.testing.faults import Fault
 from tests.simulated.deployment import CallFaults, SimulatedDeployment, StepFailed, simulated_deployment
-from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
 
 NOBODY_S = "job_" + "0" * 26
-
-
-@pytest.fixture
-def anyio_backend() -> object:
-    return BACKEND
 
 
 @pytest.fixture

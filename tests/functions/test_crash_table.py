@@ -16,14 +16,8 @@ from tests.functions.chat_turns import ChatTurn
 from tests.functions.test_crashes import FOLLOWER_SECONDS, check_end, repeat
 from tests.simulated.chats import Answer, Chats, PausedProcess, Process, virtual_clocks, virtual_now
 from tests.stream_grammar import Event, of_type, parse_events
-from tests.unit.virtual_time import BACKEND, VirtualLoop
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, type[VirtualLoop]]]:
-    return BACKEND
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from tests.functions.chat_turns import KINDS, ChatTurn
 from tests.sampling import SOAK, sampled
 from tests.simulated.chats import Answer, Chats, Process, virtual_clocks, virtual_now
 from tests.stream_grammar import Received, check_events, check_ids, of_type, parse_events, receive
-from tests.unit.virtual_time import BACKEND, VirtualLoop
 
 pytestmark = pytest.mark.anyio
 
@@ -36,11 +35,6 @@ FAULTS: Final = [
 LONGER: Final = [(Fault.LOST_REPLY, 7), (Fault.THROTTLE, 5)]
 """Faults of several calls. They reach each call from every one of the calls before it, so normal runs try every third point."""
 OUTAGES: Final = [(fault, times) for fault in (Fault.LOST_REPLY, Fault.THROTTLE, Fault.REPEATED) for times in range(3, 20)]
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, type[VirtualLoop]]]:
-    return BACKEND
 
 
 @pytest.fixture

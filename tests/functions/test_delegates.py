@@ -15,15 +15,7 @@ from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import Answer
 from tests.functions.gateway import Gateway, Reply
 from tests.functions.test_call_trees import flatten, get_calls, shape
-from tests.stream_grammar import (
-    answer_text,
-    collect_ask,
-    collect_reply,
-    comparable_ask,
-    comparable_reply,
-    of_type,
-    read_events,
-)
+from tests.stream_grammar import answer_text, check_collected, of_type, read_events
 
 CHAT: Final = "/c1/agents/boss/chat"
 DOCUMENTS: Final = [{"id": "a", "text": "alpha", "metadata": {}}]
@@ -160,10 +152,7 @@ def test_a_stream_with_delegates_equals_the_answer_without(company: Gateway, rou
     blocking = company.send("POST", path, body=body)
     streamed = read_events(company.send("POST", path, body={**body, "stream": True}))
     assert blocking.json["usage"] == audited_usage(company, blocking)
-    if route == "chat":
-        assert collect_reply(streamed) == comparable_reply(blocking.json)
-    else:
-        assert collect_ask(streamed) == comparable_ask(blocking.json)
+    check_collected(streamed, blocking.json)
     (call,) = (call for call in of_type(streamed, "tool_call") if call["agent"] == "writer")
     assert call["result"]["error"]["code"] == "approval_unavailable"
 

@@ -17,7 +17,6 @@ from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
 from tests.functions.stopped_turns import StoppedChats
 from tests.simulated.chats import Answer, virtual_clocks
 from tests.stream_grammar import of_type, parse_events, receive
-from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
 
@@ -32,11 +31,6 @@ class SilentEditor:
     async def edit(self, request: EditRequest, ask: Ask, may_edit: MayEdit, report: ReportProgress) -> EditResult:
         await asyncio.sleep(SECONDS)
         return EditResult({"main.py": "x = 1\n"}, "Done.")
-
-
-@pytest.fixture
-def anyio_backend() -> object:
-    return BACKEND
 
 
 @pytest.fixture

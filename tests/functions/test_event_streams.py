@@ -21,16 +21,7 @@ from spass.testing.faults import Fault, FaultPlan, inject
 from spass.testing.model import Deltas, in_turn
 from tests.functions.gateway import Gateway, Reply
 from tests.functions.random_turns import MODEL_KINDS
-from tests.stream_grammar import (
-    answer_text,
-    collect_ask,
-    collect_reply,
-    comparable_ask,
-    comparable_reply,
-    of_type,
-    parse_events,
-    read_events,
-)
+from tests.stream_grammar import answer_text, check_collected, collect_reply, of_type, parse_events, read_events
 
 T = TypeVar("T")
 KEY = {"Idempotency-Key": "key-1"}
@@ -201,10 +192,7 @@ def test_a_collected_stream_equals_the_blocking_reply(gateway: Gateway, tmp_path
         blocking, streamed = replies
         assert blocking.status == 200, blocking.text
         events = read_events(streamed)
-        if route == "ask":
-            assert collect_ask(events) == comparable_ask(blocking.json)
-        else:
-            assert collect_reply(events) == comparable_reply(blocking.json)
+        check_collected(events, blocking.json)
         assert "secret" not in streamed.text
 
     compare()

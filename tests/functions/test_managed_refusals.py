@@ -62,8 +62,8 @@ def test_a_bad_field_is_refused_in_a_new_agent_and_in_a_change(client: ManagedCl
 
 
 def test_an_agent_needs_a_name_and_a_kind(client: ManagedClient) -> None:
-    bodies = ({}, "name"), ({"agent": "simple"}, "name"), ({"name": "a"}, "agent"), ({"name": "a", "agent": ""}, "agent")
-    for body, param in bodies:
+    bodies: list[Mapping[str, object]] = [{}, {"agent": "simple"}, {"name": "a"}, {"name": "a", "agent": ""}]
+    for body, param in zip(bodies, ("name", "name", "agent", "agent"), strict=True):
         assert_refused(client, "POST", "", body, param)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from pathlib import Path
 from random import Random
 from typing import Any, Final
 
@@ -12,9 +11,8 @@ from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.errors import BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import in_turn
-from tests.simulated.chats import AGENT, Answer, Chats, virtual_clocks
+from tests.simulated.chats import AGENT, Answer, Chats
 from tests.stream_grammar import Event, of_type, parse_events, receive
-from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
 
@@ -30,17 +28,6 @@ IMPORTED: Final = (
 )
 OTHER_USER: Final = {"spass-user-id": "eve"}
 SESSIONS: Final = f"/a1/agents/{AGENT}/sessions"
-
-
-@pytest.fixture
-def anyio_backend() -> object:
-    return BACKEND
-
-
-@pytest.fixture
-async def chats(tmp_path: Path) -> AsyncGenerator[Chats, None]:
-    with virtual_clocks():
-        yield Chats(tmp_path)
 
 
 def body(message_id: str, session: str | None = "notes", *, entries: Any = ENTRIES) -> dict[str, Any]:

@@ -18,15 +18,7 @@ from spass.testing.http_server import HttpAnswer, HttpRequest, serve
 from spass.testing.model import Answer, in_turn
 from tests.functions.gateway import Gateway, Reply
 from tests.functions.rlm_turns import SANDBOXES, block
-from tests.stream_grammar import (
-    answer_text,
-    collect_ask,
-    collect_reply,
-    comparable_ask,
-    comparable_reply,
-    of_type,
-    read_events,
-)
+from tests.stream_grammar import answer_text, check_collected, of_type, read_events
 from tests.unit.tools.internet import PUBLIC, Internet
 
 AGENT = "name: coder\nkind: native_openhands\nmodel: small\ntools: [calculator, rag_query]\n"
@@ -150,10 +142,7 @@ TURN = (
 def test_a_stream_equals_the_blocking_answer_and_no_token_has_code(coder: Gateway, route: str) -> None:
     blocking = send(coder, route, *TURN)
     events = read_events(send(coder, route, *TURN, stream=True))
-    if route == "ask":
-        assert collect_ask(events) == comparable_ask(blocking.json)
-    else:
-        assert collect_reply(events) == comparable_reply(blocking.json)
+    check_collected(events, blocking.json)
     assert answer_text(events) == TURN[-1]
     shown: dict[int, str] = {}
     for token in of_type(events, "token"):

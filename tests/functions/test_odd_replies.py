@@ -8,7 +8,7 @@ from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.types import ChatDelta
 from spass.testing.model import Answer, in_turn
 from tests.functions.gateway import Gateway
-from tests.stream_grammar import collect_ask, comparable_ask, of_type, read_events
+from tests.stream_grammar import check_collected, of_type, read_events
 
 Kind = Literal["rlm", "native_openhands"]
 
@@ -49,7 +49,7 @@ def test_an_odd_reply_is_code_or_the_answer_and_no_token_has_code(gateway: Gatew
     gateway.model.script = in_turn([reply, "Done."])
     events = read_events(gateway.send("POST", "/v1/ask", body=body | {"stream": True}))
     assert blocking.status == 200
-    assert collect_ask(events) == comparable_ask(blocking.json)
+    check_collected(events, blocking.json)
     called, outcome = [result["tool_name"] for result in blocking.json["tool_results"]], outcomes[kind]
     shown = "".join(token["content"] for token in of_type(events, "token"))
     if isinstance(outcome, str):

@@ -247,16 +247,6 @@ def test_a_run_without_the_embedding_model_is_named_and_continues(plant: Gateway
     ]
 
 
-def test_the_state_of_a_monitor_goes_from_run_to_run(plant: Gateway) -> None:
-    plant.model.script = script(good, "It was the valve.")
-    run(plant, "Why?")
-    run(plant, "And now?")
-    before, last = steps_of(plant)[-1].messages[-2:]
-    assert last.content == "And now?"
-    heading, _, state = remove_marks(before.content).partition("\n\n")
-    assert (heading, json.loads(state)["answer"]) == ("## Previous state", "It was the valve.")
-
-
 BAD_VALUES: Final[Sequence[tuple[str, Any, str]]] = [
     ("observation_compression", "summarise", "'summarize', 'truncate' or 'none'"),
     ("memory_extraction", "", "'causality_graph', 'scratchpad', 'structured_json' or 'none'"),

@@ -26,7 +26,6 @@ from tests.functions.test_crashes import FAULTS, OUTAGES
 from tests.sampling import SOAK, sampled
 from tests.simulated.chats import Answer, Chats, Process, virtual_clocks
 from tests.stream_grammar import of_type, parse_events
-from tests.unit.virtual_time import BACKEND, VirtualLoop
 
 pytestmark = pytest.mark.anyio
 
@@ -46,11 +45,6 @@ EARLIER: Final = {"later run": 1, "later stream": 1, "stored state": 1, "compact
 STATE: Final = "Two ships are in."
 _AGENT: Final = "name: watch\nkind: operative\nmodel: small\nsystem_prompt: Watch.\ntools: [memory_store]\n"
 _USAGE: Final = TokenUsage(10, 5)
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, type[VirtualLoop]]]:
-    return BACKEND
 
 
 @pytest.fixture

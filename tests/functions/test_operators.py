@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -27,6 +27,9 @@ from tests.functions.operator_runs import (
 )
 from tests.stream_grammar import answer_text, check_events, of_type, parse_events
 
+KINDS: Final = ("operative", "monitor_operative")
+WATCHING: Final = "name: watch\nkind: {}\nmodel: small\nsystem_prompt: Watch the harbour.\ntools: [memory_store, calculator]\n"
+
 
 @pytest.fixture
 def operators(gateway: Gateway) -> Gateway:
@@ -44,7 +47,9 @@ def run_in_three_ways(gateway: Gateway, number: int, agent: str = "watch") -> Re
             return stream_chat(gateway, f"m-{number}", f"run {number}", agent)
 
 
-def test_the_second_run_continues_the_session_and_sees_the_state(operators: Gateway) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_second_run_continues_the_session_and_sees_the_state(operators: Gateway, kind: str) -> None:
+    add_operators(operators, watch=WATCHING.format(kind))
     first = chat(operators, "What came in?")
     assert (first.status, first.json["message"]["seq"]) == (200, 2)
     state = state_of(operators, "watch")
@@ -55,12 +60,14 @@ def test_the_second_run_continues_the_session_and_sees_the_state(operators: Gate
     assert second.json["message"]["seq"] == 4
     assert operators.model.requests[-1].messages[0].role is Role.SYSTEM
     system, *conversation, before, last = shown(operators)
-    assert "Watch the harbour." in system
+    assert system.startswith("Watch the harbour.")
     assert conversation == ["What came in?", "Hello there."]
     assert "## Previous state" in before
     assert json.dumps(state["answer"]) in before
     assert "## Previous state" not in system
     assert last == "And now?"
+    said = [("user", "What came in?"), ("assistant", "Hello there."), ("user", "And now?"), ("assistant", "Hello there.")]
+    assert history(operators, first.json["session_id"]) == said
 
 
 def test_every_route_runs_the_same_session(operators: Gateway) -> None:
@@ -86,19 +93,21 @@ def test_a_stream_names_the_session_and_ends_with_the_reply(operators: Gateway) 
     assert history(operators, session)[-1] == ("assistant", "It is 42.")
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_kind_runs_as_the_operator_of_its_parameters(operators: Gateway, stream: bool) -> None:
+def test_a_kind_runs_as_the_operator_of_its_parameters(operators: Gateway, stream: bool, kind: str) -> None:
     context = {"metadata": {"ticket": 7}, "conversation": [{"role": "user", "content": "only given"}]}
-    replies = [ask(operators, f"run {number}", body={"context": context, "stream": stream}) for number in range(2)]
+    replies = [ask(operators, f"run {number}", kind=kind, body={"context": context, "stream": stream}) for number in range(2)]
     (session,) = session_items(operators)
     for reply in replies:
         answer = done_of(reply) if stream else reply.json
         assert answer["metadata"] == {"ticket": 7, "session_id": session}
-        assert (answer["kind"], answer["agent"]) == ("operative", "operative")
-    sessions = "/a1/agents/operative/sessions"
-    assert [text for _, text in history(operators, session, "operative")] == ["run 0", "Hello there.", "run 1", "Hello there."]
+        assert (answer["kind"], answer["agent"]) == (kind, kind)
+    sessions = f"/a1/agents/{kind}/sessions"
+    assert state_of(operators, "asked")["input"] == "run 1"
+    assert [text for _, text in history(operators, session, kind)] == ["run 0", "Hello there.", "run 1", "Hello there."]
     listed = operators.send("GET", sessions).json["sessions"]
-    assert [(listed_session["id"], listed_session["agent"]) for listed_session in listed] == [(session, "operative")]
+    assert [(listed_session["id"], listed_session["agent"]) for listed_session in listed] == [(session, kind)]
     assert operators.send("GET", f"{sessions}/{session}").json["message_count"] == 4
     assert operators.send("GET", f"{sessions}/{session}/lineage").json["backward"] == []
     assert operators.send("POST", f"{sessions}/{session}/compact", body={}).code == "nothing_to_compact"
@@ -142,11 +151,14 @@ def test_deleting_the_session_removes_the_streams_of_every_agent(operators: Gate
     assert not [item for item in operators.items() if "STREAM#" in f"{item['pk']}{item['sk']}"]
 
 
-def test_what_the_model_stored_is_the_state(operators: Gateway) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_model_stored_is_the_state(operators: Gateway, kind: str) -> None:
+    add_operators(operators, watch=WATCHING.format(kind))
     stored = "Two ships. \u00fc \n- Anna"
     operators.model.script = in_turn([calls(("memory_store", {"key": "state", "content": stored})), "Noted.", "Later."])
     chat(operators, "What came in?")
-    assert state_of(operators, "watch") == stored
+    view = operators.send("GET", "/v1/operators/watch", headers={"SPASS-User-Id": "ada"}).json
+    assert view["state"] == state_of(operators, "watch") == stored
     chat(operators, "And now?")
     assert shown(operators)[-2] == f"## Previous state\n\n{stored}"
     assert state_of(operators, "watch")["answer"] == "Later."

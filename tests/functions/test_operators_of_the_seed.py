@@ -1,25 +1,22 @@
-"""Every statement that the seed makes about OperativeAgent and MonitorOperativeAgent, through a public surface.
+"""Statements that the seed makes about OperativeAgent and MonitorOperativeAgent, through a public surface.
 
 Where the page about operators and the seed differ, the page decides: the session store and the memory backend belong to the
-driver, and the state reaches the model as data. The axes are in ``test_operator_axes``, the defaults of all parameters in
-``test_code_kinds_of_the_seed``.
+driver, and the state reaches the model as data. Session and state are in ``test_operators``, the axes in
+``test_operator_axes``, the defaults of all parameters in ``test_code_kinds_of_the_seed``.
 """
 
-import json
 from typing import Any, Final
 
 import pytest
 
-from spass.agents.kinds import KINDS, ToolUsingAgent
 from spass.agents.kinds.monitor_operative import MONITOR_SYSTEM_PROMPT
-from spass.calls.datamark import NOTE, remove_marks
+from spass.calls.datamark import NOTE
 from spass.core.messages import Role
 from spass.testing.model import in_turn
 from tests.functions.gateway import Gateway
-from tests.functions.operator_runs import add_operators, ask, calls, chat, history, state_of
+from tests.functions.operator_runs import ask, calls
 
 KINDS_OF_OPERATORS: Final = ("operative", "monitor_operative")
-REPORT: Final = "You are a daily report agent. Gather and summarize news."
 AXES: Final = {
     "memory_extraction": ["causality_graph", "scratchpad", "structured_json", "none"],
     "observation_compression": ["summarize", "truncate", "none"],
@@ -29,48 +26,13 @@ AXES: Final = {
 """The valid values of the seed's table. The first of each is the default."""
 
 
-@pytest.fixture(params=KINDS_OF_OPERATORS)
-def kind(request: pytest.FixtureRequest, gateway: Gateway) -> str:
-    """A kind, of which the gateway has the agent ``daily-report``."""
-    kind = str(request.param)
-    file = f"name: daily-report\nkind: {kind}\nmodel: small\nsystem_prompt: {REPORT}\ntools: [memory_store, calculator]\n"
-    add_operators(gateway, **{"daily-report": file})
-    return kind
-
-
 def prompt(gateway: Gateway, request: int = -1) -> str:
     system = gateway.model.requests[request].messages[0]
     assert system.role is Role.SYSTEM
     return system.content.removesuffix(NOTE).rstrip()
 
 
-@pytest.mark.parametrize("key", KINDS_OF_OPERATORS)
-def test_both_kinds_extend_the_tool_using_agent(key: str) -> None:
-    assert issubclass(KINDS.get(key), ToolUsingAgent)
-    assert KINDS.get(key).accepts_tools
-
-
-def test_the_history_of_previous_runs_is_restored(gateway: Gateway, kind: str) -> None:
-    chat(gateway, "Generate today's report", "daily-report")
-    chat(gateway, "And another", "daily-report")
-    texts = [(message.role, message.content) for message in gateway.model.requests[-1].messages]
-    assert texts[1:3] == [(Role.USER, "Generate today's report"), (Role.ASSISTANT, "Hello there.")]
-    assert texts[-1] == (Role.USER, "And another")
-
-
-def test_the_state_of_the_previous_run_is_recalled(gateway: Gateway, kind: str) -> None:
-    chat(gateway, "Generate today's report", "daily-report")
-    chat(gateway, "And another", "daily-report")
-    heading, _, state = remove_marks(gateway.model.requests[-1].messages[-2].content).partition("\n\n")
-    assert heading == "## Previous state"
-    assert json.loads(state) == {**json.loads(state), "input": "Generate today's report", "answer": "Hello there."}
-
-
-def test_the_instructions_of_the_operator_are_the_head_of_the_system_prompt(gateway: Gateway, kind: str) -> None:
-    chat(gateway, "Generate today's report", "daily-report")
-    assert prompt(gateway).startswith(REPORT)
-
-
+@pytest.mark.parametrize("kind", KINDS_OF_OPERATORS)
 def test_the_tool_loop_is_that_of_the_orchestrator(gateway: Gateway, kind: str) -> None:
     sent: dict[str, Any] = {}
     for key in ("orchestrator", kind):
@@ -85,28 +47,6 @@ def test_the_tool_loop_is_that_of_the_orchestrator(gateway: Gateway, kind: str) 
         ]
         sent[key] = (loop, answer["content"], answer["turns"], [tool["content"] for tool in answer["tool_results"]])
     assert sent[kind] == sent["orchestrator"]
-
-
-def test_the_prompt_and_the_response_are_saved_to_the_session(gateway: Gateway, kind: str) -> None:
-    session = chat(gateway, "Generate today's report", "daily-report").json["session_id"]
-    assert history(gateway, session, "daily-report") == [("user", "Generate today's report"), ("assistant", "Hello there.")]
-
-
-def test_the_state_is_persisted_unless_the_agent_has_stored_it(gateway: Gateway, kind: str) -> None:
-    chat(gateway, "Generate today's report", "daily-report")
-    assert set(state_of(gateway, "daily-report")) == {"input", "answer", "at"}
-    gateway.model.script = in_turn([calls(("memory_store", {"key": "state", "content": "Three reports."})), "Done."])
-    chat(gateway, "And another", "daily-report")
-    shown = gateway.send("GET", "/v1/operators/daily-report", headers={"SPASS-User-Id": "ada"}).json
-    assert shown["state"] == "Three reports."
-
-
-def test_the_operator_id_names_session_and_state(gateway: Gateway, kind: str) -> None:
-    sessions = {
-        operator: ask(gateway, "Hi", operator, kind=kind).json["metadata"]["session_id"] for operator in ("one", "two", "one")
-    }
-    assert len(set(sessions.values())) == 2
-    assert state_of(gateway, "two")["input"] == "Hi"
 
 
 @pytest.mark.parametrize(("axis", "values"), AXES.items())

@@ -24,17 +24,11 @@ from tests.functions.test_crashes import check_end, repeat
 from tests.sampling import sampled
 from tests.simulated.chats import TENANT, Answer, Chats, PausedProcess, Process, virtual_clocks
 from tests.stream_grammar import parse_events
-from tests.unit.virtual_time import BACKEND, VirtualLoop
 
 pytestmark = pytest.mark.anyio
 
 Change: TypeAlias = tuple[Item | None, Item | None]
 """An item before and after a write."""
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, type[VirtualLoop]]]:
-    return BACKEND
 
 
 @pytest.fixture

@@ -20,15 +20,7 @@ from tests.functions.gateway import Gateway, Reply
 from tests.functions.rlm_turns import PROCESSES, SANDBOXES, Researcher, block
 from tests.functions.test_call_trees import flatten, get_calls, shape
 from tests.simulated.interpreter import InProcessSandbox
-from tests.stream_grammar import (
-    answer_text,
-    collect_ask,
-    collect_reply,
-    comparable_ask,
-    comparable_reply,
-    of_type,
-    read_events,
-)
+from tests.stream_grammar import answer_text, check_collected, of_type, read_events
 from tests.unit.sandbox.process_list import descendants
 
 AGENT = """
@@ -92,10 +84,7 @@ TURN = (
 def test_a_stream_equals_the_blocking_answer_and_no_token_has_code(researcher: Researcher, route: str) -> None:
     blocking = send(researcher, route, *TURN, stream=False)
     events = read_events(send(researcher, route, *TURN, stream=True))
-    if route == "ask":
-        assert collect_ask(events) == comparable_ask(blocking.json)
-    else:
-        assert collect_reply(events) == comparable_reply(blocking.json)
+    check_collected(events, blocking.json)
     assert answer_text(events) == "It is 5."
     shown = [(token["content"], token["step"]) for token in of_type(events, "token")]
     assert shown == [("I compute.", 1), ("It is 5.", 4)]
@@ -130,10 +119,7 @@ def test_calls_that_code_makes_are_streamed_within_its_cell(researcher: Research
 def test_characters_that_are_no_text_break_no_answer(researcher: Researcher, code: str, answer: str, route: str) -> None:
     blocking = send(researcher, route, block(code), "Done.", stream=False)
     events = read_events(send(researcher, route, block(code), "Done.", stream=True))
-    if route == "ask":
-        assert collect_ask(events) == comparable_ask(blocking.json)
-    else:
-        assert collect_reply(events) == comparable_reply(blocking.json)
+    check_collected(events, blocking.json)
     assert answer_text(events) == answer
 
 

@@ -18,17 +18,11 @@ from spass.testing.faults import inject
 from tests.functions.managed_runs import ManagedGateway
 from tests.simulated.chats import Process, virtual_clocks
 from tests.simulated.managed_world import render_error
-from tests.unit.virtual_time import BACKEND, VirtualLoop
 
 pytestmark = pytest.mark.anyio
 
 MORE_CALLS: Final = 6
 """Calls of the table that a tick may make in addition to those of a streamed turn."""
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, type[VirtualLoop]]]:
-    return BACKEND
 
 
 @pytest.fixture(params=["orchestrator", "operative"])

@@ -24,7 +24,6 @@ from tests.functions.managed_runs import ManagedGateway
 from tests.sampling import SOAK, sampled
 from tests.simulated.chats import PausedProcess, Process, virtual_clocks, wait_while_paused
 from tests.simulated.managed_world import VISIBILITY_SECONDS, Reading
-from tests.unit.virtual_time import BACKEND, VirtualLoop
 
 pytestmark = pytest.mark.anyio
 
@@ -57,11 +56,6 @@ MODEL_SECONDS: Final = 22.0
 USAGE: Final = TokenUsage(10, 5)
 SCHEDULE: Final = Schedule("rate(1 hour)", input="Report.")
 TICK: Final = "2026-12-01T08:00:00Z"
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, type[VirtualLoop]]]:
-    return BACKEND
 
 
 @pytest.fixture

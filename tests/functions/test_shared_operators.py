@@ -31,18 +31,12 @@ from tests.functions.operator_runs import (
 from tests.functions.waiting_agents import APPROVALS, DELETE_ALPHA, NOTES
 from tests.simulated.chats import Chats, Process, virtual_clocks
 from tests.stream_grammar import of_type, parse_events
-from tests.unit.virtual_time import BACKEND
 
 _KEPT: Final = {"compact_summary_model": "dear", "compact_keep_last_n": 2}
 _DELETER: Final = (
     "name: {name}\nkind: operative\nmodel: small\nsystem_prompt: Delete.\noperator_id: deleters\n"
     "tools: [rag_doc_delete]\napproval: [rag_doc_delete]\nworkspace: {name}\n"
 )
-
-
-@pytest.fixture
-def anyio_backend() -> object:
-    return BACKEND
 
 
 @pytest.fixture

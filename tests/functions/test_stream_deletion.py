@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -15,9 +14,8 @@ from spass.llm.errors import AttemptFailed, BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import in_turn
 from tests.functions.stored_texts import journal_texts
-from tests.simulated.chats import AGENT, Answer, Chats, Process, virtual_clocks
+from tests.simulated.chats import AGENT, Answer, Chats, Process
 from tests.stream_grammar import of_type, parse_events, receive
-from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
 
@@ -25,17 +23,6 @@ WORD: Final = "Zanzibar"
 USAGE: Final = TokenUsage(10, 5)
 CALL: Final = ToolCallDelta(0, "call_1", "calculator", json.dumps({"expression": f"'{WORD}'"}))
 ENDS: Final = ("done", "failed", "stopped", "lost", "lost before its first event", "running")
-
-
-@pytest.fixture
-def anyio_backend() -> object:
-    return BACKEND
-
-
-@pytest.fixture
-async def chats(tmp_path: Path) -> AsyncGenerator[Chats, None]:
-    with virtual_clocks():
-        yield Chats(tmp_path)
 
 
 def body(message_id: str, session: str | None, *, word: str = WORD, entries: int = 0, length: int = 1) -> dict[str, Any]:

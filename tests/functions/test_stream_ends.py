@@ -19,7 +19,6 @@ from spass.testing.faults import inject
 from tests.functions.stopped_turns import StoppedChats
 from tests.simulated.chats import AGENT, USER, Answer, Chats, Process, virtual_clocks, virtual_now
 from tests.stream_grammar import answer_text, of_type, parse_events, receive
-from tests.unit.virtual_time import BACKEND
 
 pytestmark = pytest.mark.anyio
 
@@ -33,11 +32,6 @@ CALLS: Final = ChatDelta(
     usage=TokenUsage(10, 5),
 )
 END: Final = ChatDelta("The end.", finish_reason=FinishReason.STOP, usage=TokenUsage(10, 5))
-
-
-@pytest.fixture
-def anyio_backend() -> object:
-    return BACKEND
 
 
 @pytest.fixture

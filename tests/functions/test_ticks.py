@@ -22,16 +22,10 @@ from spass.testing.faults import Fault, inject
 from tests.functions.managed_runs import ManagedGateway
 from tests.simulated.chats import Process, virtual_clocks
 from tests.simulated.managed_world import TENANT, QueuedMessage
-from tests.unit.virtual_time import BACKEND, VirtualLoop
 
 pytestmark = pytest.mark.anyio
 
 EVERY_MINUTE = Schedule("rate(1 minute)", input="Report.")
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, type[VirtualLoop]]]:
-    return BACKEND
 
 
 @pytest.fixture
