@@ -35,7 +35,8 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: $(ENV)/local.stamp $(EDITOR)/editor.stamp node_modules/.page.stamp ## serve the gateway on http://127.0.0.1:3000 (PORT, SPASS_HOME); Ctrl-C stops it
+run: ## serve the gateway on http://127.0.0.1:3000 (PORT, SPASS_HOME); Ctrl-C stops it
+	@$(MAKE) --no-print-directory --jobs=2 $(ENV)/local.stamp $(EDITOR)/editor.stamp node_modules/.page.stamp
 	@exec $(PY) -m local $(ARGS)
 
 demo: $(ENV)/local.stamp $(EDITOR)/editor.stamp ## demonstrate the main features on a temporary gateway, printing each call and answer (ARGS='--url …': on a running one, whose data it replaces)
