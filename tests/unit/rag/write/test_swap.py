@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from spass.aws.clients import TenantStore
-from spass.aws.keys import Key, rag_manifest, used_confirm_token
-from spass.aws.writes import ITEM_ABSENT, Put, Update, Write
+from spass.aws.keys import Key, used_confirm_token
+from spass.aws.writes import ITEM_ABSENT, Put, Write
 from spass.core.errors import ConfirmTokenInvalid, IndexNotFound, SpassError, StorageUnavailable
 from spass.core.ids import IndexId
 from spass.core.time import Deadline, now
@@ -175,12 +175,3 @@ async def test_a_participant_of_an_unchanged_index_creates_no_index_or_version(h
         await describe_index(harness.scope, index)
     assert (await read_indices(harness.scope)).indices == ()
     assert (await harness.rag.writer.append(harness.scope, index, documents(("a", "x")))).version == 1
-
-
-async def test_a_manifest_without_a_revision_can_be_swapped(harness: RagHarness, index: IndexId) -> None:
-    store = harness.scope.store
-    await swap(store, index, Deadline.after(10), CountingPlan())
-    await store.table.write(Update(rag_manifest(store.tenant, index), remove=("revision",)))
-    with inject(RacingWriters(lambda: swap(store, index, Deadline.after(10), CountingPlan()))):
-        assert await swap(store, index, Deadline.after(10), CountingPlan()) == 3
-    assert (await read_manifest(store, index)).revision == 2
