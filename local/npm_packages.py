@@ -5,6 +5,7 @@
 npm works in a temporary folder. Its ``node_modules`` takes the place of the old one only when it is whole.
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from typing import Final
 from local.node import ROOT, NodeMissing, install_node, last_line, node_environment
 
 _CACHE: Final = ROOT / ".cache"
+_SCRATCH: Final = "npm-"
 _PINS: Final = ("package.json", "package-lock.json")
 _OPTIONS: Final = (
     f"--cache={_CACHE / 'npm'}",  # the home may be read-only
@@ -42,8 +44,12 @@ def install_packages(folder: Path, options: Sequence[str]) -> None:
     install_node()
     try:
         _CACHE.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="npm-", dir=_CACHE) as scratch:
-            _install(folder, Path(scratch), options)
+        with (_CACHE / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another `make` may be installing them
+            for left in _CACHE.glob(f"{_SCRATCH}*"):  # by an installation that was killed
+                shutil.rmtree(left)
+            with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=_CACHE) as scratch:
+                _install(folder, Path(scratch), options)
     except OSError as error:
         raise NotInstalled(f"The npm packages cannot be installed in {folder}: {error}. Make the folder writable.") from error
 

@@ -24,6 +24,7 @@ _LOCK: Final = "lock"
 _ENTRIES: Final = ("app.js", "page.css", "icon.svg")
 _FIRST: Final = ("app.js", "chat.js")
 """The modules that the first use needs. The page names the files in which they are, so that a browser loads all at once."""
+_NOT_INSTALLED: Final = "The libraries of the page are not installed, or not those of package-lock.json. Run: make page"
 _WORKER: Final = "highlight-worker.js"
 _MEDIA_TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _OPTIONS: Final = (
@@ -86,6 +87,7 @@ def _is_built(output: Path, sources: str) -> bool:
 
 def _bundle(root: Path, scratch: Path) -> dict[str, Any]:
     """Write the files of a build to ``scratch``. Return the manifest without its ``sources``."""
+    _check_libraries(root)
     (worker,) = _esbuild(root, scratch, [_WORKER]).values()
     outputs = _esbuild(root, scratch, _ENTRIES, f'--define:HIGHLIGHT_WORKER="{worker.name}"')
     page = _page((root / "ui" / "index.html").read_text(encoding="utf-8"), outputs)
@@ -93,6 +95,24 @@ def _bundle(root: Path, scratch: Path) -> dict[str, Any]:
     (scratch / name).write_text(page, encoding="utf-8")
     files = {file.name: _MEDIA_TYPES[file.suffix] for file in sorted(scratch.iterdir()) if file.suffix in _MEDIA_TYPES}
     return {"page": name, "files": files}
+
+
+def _check_libraries(root: Path) -> None:
+    """Check that the installed libraries are those of the lock file, because the manifest names a build by that file.
+
+    Raises:
+        PageNotBuilt: one is not.
+    """
+    packages = json.loads((root / "package-lock.json").read_bytes())["packages"]
+    for folder, pinned in packages.items():
+        if not folder or pinned.get("dev") or pinned.get("optional"):  # the page itself, tools, and other machines' programs
+            continue
+        try:
+            installed = json.loads((root / folder / "package.json").read_bytes())
+        except FileNotFoundError:
+            raise PageNotBuilt(_NOT_INSTALLED) from None
+        if installed["version"] != pinned["version"]:
+            raise PageNotBuilt(_NOT_INSTALLED)
 
 
 class _Output:
@@ -112,15 +132,13 @@ def _esbuild(root: Path, scratch: Path, entries: Iterable[str], *more: str) -> d
     """
     programs = sorted((root / "node_modules" / "@esbuild").glob("*/bin/esbuild"))
     if not programs:
-        raise PageNotBuilt("The libraries of the page are not installed. Run: make page")
+        raise PageNotBuilt(_NOT_INSTALLED)
     described = scratch / "metafile.json"
     command = [str(programs[0]), *(f"ui/{entry}" for entry in entries), *_OPTIONS, *more]
     command += [f"--outdir={scratch}", f"--metafile={described}"]
     result = subprocess.run(command, cwd=root, check=False, capture_output=True, text=True)
     if result.returncode:
-        raise PageNotBuilt(
-            f"The page has a mistake, or its libraries are not those of package-lock.json:\n{result.stderr.strip()}"
-        )
+        raise PageNotBuilt(f"The page has a mistake:\n{result.stderr.strip()}")
     outputs = json.loads(described.read_bytes())["outputs"]
     described.unlink()
     found = (_Output(path, one) for path, one in outputs.items() if not path.endswith(".map"))
@@ -128,10 +146,16 @@ def _esbuild(root: Path, scratch: Path, entries: Iterable[str], *more: str) -> d
 
 
 def _page(source: str, outputs: Mapping[str, _Output]) -> str:
-    """Return the page, which names the built files in place of their sources, and those that they import."""
+    """Return the page, which names the built files in place of their sources, and those that they import.
+
+    Raises:
+        PageNotBuilt: the page names a file that is not built.
+    """
     by_source = {one.source: one for one in outputs.values() if one.source}
 
     def built(match: re.Match[str]) -> str:
+        if match[2] not in by_source:
+            raise PageNotBuilt(f"ui/index.html names {match[2]!r}. It can name: {', '.join(_ENTRIES)}.")
         return f'{match[1]}="ui/{by_source[match[2]].name}"'
 
     needed: dict[str, None] = {}

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from shutil import copyfile
 from typing import Final
@@ -27,6 +28,13 @@ echo 'npm error code ECONNREFUSED' >&2
 echo 'npm error network request to the registry failed' >&2
 exit 1
 """
+SLOW_NPM: Final = """#!/bin/sh
+test ! -e ../../busy || { echo 'npm error another one runs' >&2; exit 1; }
+mkdir ../../busy node_modules node_modules/library
+sleep 0.3
+rmdir ../../busy
+"""
+"""It fails if another one runs at the same time."""
 KILLED_NPM: Final = "#!/bin/sh\nmkdir -p node_modules/half\nkill -9 $PPID\n"
 """The installation ends in the middle, as when the machine is switched off."""
 
@@ -44,7 +52,7 @@ class Checkout:
             copyfile(ROOT / "local" / name, self.root / "local" / name)
         for name in ("package.json", "package-lock.json"):
             (self.root / name).write_text("{}")
-        for name in ("sh", "mkdir", "echo", "kill", "cat"):
+        for name in ("sh", "mkdir", "rmdir", "sleep", "echo", "kill", "cat"):
             (self.bin / name).symlink_to(Path("/bin") / name)
         self._write_wheel()
 
@@ -172,6 +180,17 @@ def test_packages_that_come_halfway_leave_what_was_there(checkout: Checkout, npm
     assert checkout.packages == {"old"}
     checkout.program("npm", WHOLE_NPM)
     assert checkout.run("local.npm_packages", ".").returncode == 0
+    assert checkout.packages == {"library"}
+    assert not [*(checkout.root / ".cache").glob("npm-*")]
+
+
+def test_two_installations_at_once_are_one_after_the_other(checkout: Checkout) -> None:
+    checkout.program("node", NEW_NODE)
+    checkout.program("npm", SLOW_NPM)
+    (checkout.root / "node_modules" / "old").mkdir(parents=True)
+    with ThreadPoolExecutor() as pool:
+        results = [*pool.map(lambda _: checkout.run("local.npm_packages", "."), range(2))]
+    assert [result.returncode for result in results] == [0, 0], results
     assert checkout.packages == {"library"}
 
 

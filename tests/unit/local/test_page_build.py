@@ -118,6 +118,25 @@ def test_without_the_libraries_the_message_says_what_to_run(root: Path) -> None:
     assert not (root / ".page" / "manifest.json").exists()
 
 
+@pytest.mark.parametrize("library", ["lit-html", "entities", "esbuild"])
+def test_libraries_of_an_earlier_lock_file_do_not_pass_for_its_build(root: Path, library: str) -> None:
+    """A registry may be away just when the lock file has changed."""
+    build_page(root)
+    whole = files_of(root)
+    lock = json.loads((root / "package-lock.json").read_text())
+    lock["packages"][f"node_modules/{library}"]["version"] = "99.0.0"
+    (root / "package-lock.json").write_text(json.dumps(lock))
+    with pytest.raises(PageNotBuilt, match=r"not those of package-lock\.json\. Run: make page"):
+        build_page(root)
+    assert files_of(root) == whole
+
+
+def test_a_page_that_names_a_file_that_is_not_built_is_a_mistake(root: Path) -> None:
+    change(root, "index.html", "ui/page.css", "ui/chat.css")
+    (note,) = PageReload(root).notes
+    assert "names 'chat.css'" in note
+
+
 def test_a_mistake_in_a_source_is_shown_and_the_last_build_stays(root: Path) -> None:
     build_page(root)
     whole = files_of(root)
