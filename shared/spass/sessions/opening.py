@@ -69,8 +69,8 @@ class OpenedSession:
 
 
 async def remove_refused(store: TenantStore, opened: OpenedSession, owner: str) -> None:
-    """Remove the session that the turn ``owner`` has created, if the turn is refused before its first model call. Do nothing if
-    the turn continued an existing session or that of an operator. If the table does not answer, the session stays."""
+    """Remove the session that the turn ``owner`` has created, if the turn is refused before it has acted (``CostTally``). Do
+    nothing if the turn continued an existing session or that of an operator. If the table does not answer, the session stays."""
     session = opened.session
     if opened.turns is None or session.operator is not None:
         return

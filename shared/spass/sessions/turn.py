@@ -174,7 +174,7 @@ class Turn:
             await self._commit(held, recorded, joined)
             yield last_event
         except LimitExceeded:
-            if not self._scope.tally.total.sub_calls:
+            if not self._scope.tally.has_acted:
                 await remove_refused(self._store, opened, self.id)
             raise
         finally:

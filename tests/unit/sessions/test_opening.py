@@ -11,8 +11,11 @@ from spass.aws import keys
 from spass.aws.invocation import AwsCall
 from spass.aws.leases import LEASE_SECONDS
 from spass.aws.writes import Put
+from spass.calls.recorder import Recorder
+from spass.core.cost import Cost
 from spass.core.errors import (
     InvalidRequest,
+    RateLimited,
     SessionAgentMismatch,
     SessionBusy,
     SessionNotFound,
@@ -22,6 +25,7 @@ from spass.core.errors import (
 from spass.core.events import Event, InferenceStarted
 from spass.core.ids import AgentName, SessionId
 from spass.core.messages import Message, Role
+from spass.metering.audit import CallKind
 from spass.sessions import opening as opening_module
 from spass.sessions import record
 from spass.sessions.session import CreateSession
@@ -420,3 +424,15 @@ async def test_a_chat_makes_few_calls_before_the_model(chats: Chats, kind: str, 
         await chats.send("m-1", wanted, ENTRIES, count)
     assert operations == before_model
     assert [call.operation for call in plan.calls] == [*before_model, "TransactWriteItems"]
+
+
+@pytest.mark.parametrize(("kind", "stays"), [(CallKind.TOOL, True), (CallKind.CHAT, True), (CallKind.EMBEDDING, False)])
+async def test_a_refused_first_message_leaves_its_session_only_if_it_has_acted(chats: Chats, kind: CallKind, stays: bool) -> None:
+    async def call_once(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
+        yield InferenceStarted(1)
+        await Recorder(chats.scope, kind).finish("ok", cost=Cost(sub_calls=0 if kind is CallKind.TOOL else 1))
+        raise RateLimited("Try again later.")
+
+    with pytest.raises(RateLimited):
+        await chats.send("m1", agent=call_once)
+    assert bool(await chats.list_sessions()) is stays
