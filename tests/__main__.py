@@ -20,6 +20,8 @@ from xml.etree import ElementTree as ET
 
 ROOT: Final = Path(__file__).parent.parent
 DURATIONS: Final = ROOT / "tests/durations.txt"
+TOGETHER: Final = ("tests/e2e/", "tests/page/")
+"""Folders whose files run in one part each: they share a gateway and a browser, which are expensive to start."""
 SHORTEST: Final = 0.5
 """Files that take less, in seconds, are not recorded and are taken to need half of this."""
 
@@ -65,13 +67,18 @@ def recorded_durations() -> dict[str, float]:
 
 
 def divide(files: list[str], durations: Mapping[str, float], parts: int) -> list[list[str]]:
-    """Divide ``files`` into at most ``parts`` lists of similar duration: each file, the longest first, joins the shortest."""
+    """Divide ``files`` into at most ``parts`` lists of similar duration: each file, the longest first, joins the shortest. The
+    files of a folder in ``TOGETHER`` count as one."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for file in files:
+        groups[next((folder for folder in TOGETHER if file.startswith(folder)), file)].append(file)
+    seconds = {name: sum(durations.get(file, SHORTEST / 2) for file in group) for name, group in groups.items()}
     divided: list[list[str]] = [[] for _ in range(parts)]
     totals = [0.0] * parts
-    for file in sorted(files, key=lambda file: (-durations.get(file, SHORTEST / 2), file)):
+    for name in sorted(groups, key=lambda name: (-seconds[name], name)):
         shortest = totals.index(min(totals))
-        divided[shortest].append(file)
-        totals[shortest] += durations.get(file, SHORTEST / 2)
+        divided[shortest] += groups[name]
+        totals[shortest] += seconds[name]
     return [part for part in divided if part]
 
 

@@ -12,8 +12,8 @@ from typing import Final
 
 import pytest
 
-from tests.e2e.conftest import ROOT, Gateway
-from tests.e2e.scripted_gateway import scripted_gateway
+from tests.e2e.conftest import ROOT, Gateway, running_site
+from tests.e2e.scripted_gateway import scripted_site
 
 TOKEN: Final = "clients-token"
 CHAT: Final = "script-chat"
@@ -26,9 +26,8 @@ PROGRAMS: Final = [*sorted(HERE.glob("programs/*.py")), *sorted(HERE.glob("node/
 
 @pytest.fixture(scope="module")
 def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with scripted_gateway(
-        tmp_path_factory.mktemp("clients"), token=TOKEN, chat=[CHAT], embeddings=[EMBEDDING], embedding_inputs=2048
-    ) as gateway:
+    site = scripted_site("clients", TOKEN, [CHAT], [EMBEDDING])
+    with running_site(tmp_path_factory.mktemp("clients"), site, {"embedding_inputs": 2048}) as gateway:
         yield gateway
 
 

@@ -1,17 +1,18 @@
 """Fixtures that run the gateway as a separate process (``python -m local``), so that tests use it as an outside client does."""
 
-import hashlib
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from configparser import ConfigParser
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import boto3
 import httpx
@@ -20,9 +21,13 @@ import yaml
 
 from local.processes import free_port
 from tests.e2e.malformed_requests import ADMIN_TOKEN, TOKEN
+from tests.e2e.sites import SHARED, Entry, Site, agent_files, empty_config, serve_sites, tenant, token
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 90.0
+WAIT_SECONDS: Final = 150.0
+"""A message that a worker has given back is delivered again after 75 seconds."""
+RETRIES: Final = {"retries": 1, "retry_base_delay": 0.01}
 
 
 @dataclass
@@ -61,11 +66,12 @@ class Gateway:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             assert self.process.poll() is None, f"the gateway exited during its start:\n{self.output}"
-            try:
-                if httpx.get(f"{self.url}/healthz", timeout=2, trust_env=False).is_success:
+            # It listens long before it answers. Until then a connection is refused, which costs less than a client each time.
+            with suppress(OSError, httpx.TransportError):
+                socket.create_connection(("127.0.0.1", self.port)).close()
+                if httpx.get(f"{self.url}/healthz", timeout=START_SECONDS, trust_env=False).is_success:
                     return
-            except httpx.TransportError:
-                time.sleep(0.05)
+            time.sleep(0.05)
         pytest.fail(f"the gateway did not answer within {START_SECONDS:.0f} s:\n{self.output}")
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> int:
@@ -108,6 +114,14 @@ class Gateway:
         )
 
 
+def wait_until(condition: Callable[[], object], seconds: float = WAIT_SECONDS) -> None:
+    """Wait until ``condition`` returns something true. Fail after some seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"it did not happen within {seconds:.0f} s"
+        time.sleep(0.05)
+
+
 @contextmanager
 def running_gateway(folder: Path, config: str, agents: Mapping[str, str] | None = None) -> Iterator[Gateway]:
     """Run a gateway with this gateway.yaml and these agents (files by name) until the block ends. Its state is in ``folder``."""
@@ -126,41 +140,47 @@ def running_gateway(folder: Path, config: str, agents: Mapping[str, str] | None 
             gateway.stop()
 
 
-def _token(token: str) -> dict[str, object]:
-    return {"id": token.removesuffix("-token"), "sha256": hashlib.sha256(token.encode()).hexdigest()}
+@contextmanager
+def running_site(folder: Path, site: Site, limits: Entry | None = None) -> Iterator[Gateway]:
+    """Run a gateway with this site alone until the block ends, for tests that stop it or need other ``limits``."""
+    with serve_sites([site]) as upstream:
+        config = empty_config()
+        site.add_to(config, upstream)
+        config |= {"limits": limits or {}}
+        with running_gateway(folder, json.dumps(config), agent_files(*site.agents)) as gateway:
+            yield gateway
+
+
+@contextmanager
+def shipped_gateway(folder: Path, sites: Sequence[Site], *tenants: Entry) -> Iterator[Gateway]:
+    """Run a gateway with the shipped configuration and agents, and with these sites and tenants, until the block ends."""
+    config = yaml.safe_load((ROOT / "gateway.yaml").read_text())
+    config["llm"] |= RETRIES
+    config["tenants"] = [*(config["tenants"] or ()), *tenants]
+    agents = {file.stem: file.read_text() for file in (ROOT / "agents").glob("*.yaml")}
+    with serve_sites(sites) as upstream:
+        for site in sites:
+            site.add_to(config, upstream)
+            files = agent_files(*site.agents)
+            assert files.keys().isdisjoint(agents), f"another site has agents of the names of '{site.name}'"
+            agents |= files
+        with running_gateway(folder, json.dumps(config, default=str), agents) as gateway:
+            yield gateway
 
 
 @pytest.fixture(scope="session")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """One gateway for all tests that only send requests. Tests that attack it use the tenant ``fuzz``."""
-    folder = tmp_path_factory.mktemp("gateway")
-    config = yaml.safe_load((ROOT / "gateway.yaml").read_text())
-    config["tenants"] = [
-        *(config["tenants"] or ()),
-        {"id": "fuzz", "tokens": [_token(TOKEN), _token(ADMIN_TOKEN) | {"admin": True}]},
+    """One gateway for all tests that only send requests, with the sites of all files."""
+    tenants = [
+        tenant("fuzz", token(TOKEN), token(ADMIN_TOKEN, admin=True)),
+        tenant("tooled", defaults={"tools_enabled_default": ["calculator", "current_datetime"]}),
+        tenant("guided"),
+        tenant("living", token("living-token"), token("living-admin-token", admin=True)),
     ]
-    (folder / "gateway.yaml").write_text(yaml.safe_dump(config))
-    running = Gateway(folder / "home", environment={"SPASS_CONFIG": str(folder / "gateway.yaml")})
-    running.start()
-    yield running
-    running.stop()
+    with shipped_gateway(tmp_path_factory.mktemp("gateway"), [*SHARED.values()], *tenants) as gateway:
+        yield gateway
 
 
 @pytest.fixture(scope="session")
 def base_url(gateway: Gateway) -> str:
     return gateway.url
-
-
-@pytest.fixture
-def new_gateway(tmp_path: Path) -> Iterator[Callable[[], Gateway]]:
-    """Return a factory of gateways that a test starts and stops itself. They share one home."""
-    gateways: list[Gateway] = []
-
-    def make() -> Gateway:
-        gateways.append(Gateway(tmp_path / "home"))
-        return gateways[-1]
-
-    yield make
-    for gateway in gateways:
-        if gateway.process is not None and gateway.process.poll() is None:
-            gateway.stop(signal.SIGTERM)

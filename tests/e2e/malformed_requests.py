@@ -1,9 +1,7 @@
 """Strategies that generate malformed requests: valid ones with single parts changed."""
 
 import copy
-import io
 import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,6 +10,7 @@ from urllib.parse import quote
 from hypothesis import strategies as st
 
 from infra.routes import Route
+from tests.functions.workspace_client import pack
 
 Json = Any
 Header = tuple[bytes, bytes]
@@ -125,16 +124,9 @@ GOOD_BODIES: Final[Mapping[str, Sequence[Json]]] = {
 """Valid bodies, for each route that takes JSON."""
 
 
-def _archive() -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr(FILE, "Kaffee")
-    return packed.getvalue()
-
-
 GOOD_BYTES: Final[Mapping[str, tuple[bytes, bytes]]] = {
     "workspaces.file_put": (b"application/octet-stream", b"Tee\r\n\xff"),
-    "workspaces.archive_put": (b"application/zip", _archive()),
+    "workspaces.archive_put": (b"application/zip", pack({FILE: "Kaffee"})),
 }
 """The media type and a valid body, for each route that takes bytes."""
 

@@ -1,10 +1,8 @@
 """A started gateway with managed agents, its upstream, and the scheduler and the queue of its emulated AWS."""
 
-import hashlib
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,31 +13,15 @@ import httpx
 
 from spass.managed.schedules import SCHEDULED_TIME
 from spass.testing.http_server import HttpAnswer
-from spass.testing.model_server import Body, Completion, hashed_vector, serve_model
-from tests.e2e.conftest import Gateway, running_gateway
+from spass.testing.model_server import Body, Completion, model_handler
+from tests.e2e.conftest import WAIT_SECONDS, Gateway, running_site, wait_until
+from tests.e2e.sites import Site, chat_model, tenant, token
 
 TOKEN: Final = "managed-token"
 NEIGHBOUR: Final = "neighbour-token"
 AGENTS: Final = "/v1/managed-agents"
-WAIT_SECONDS: Final = 150.0
-"""A message that a worker has given back is delivered again after 75 seconds."""
 ARGUMENTS: Final = '{"expression":"2+2"}'
 RESULT: Final = '{"expression":"2+2","result":4}'
-_CONFIG: Final = """
-llm:
-  retries: 0
-  backends:
-    - {{name: script, provider: openai, base_url: "{upstream}/v1", supported_models: [small, e]}}
-models:
-  - {{name: small, context_window: 100000, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}
-  - {{name: e, kind: embedding, dimensions: {dimensions}, context_window: 8192}}
-defaults: {{embedding_model: e, compact_summary_model: small}}
-tenants:
-  - id: plant
-    tokens: [{{id: plant, sha256: {sha256}}}]
-  - id: neighbour
-    tokens: [{{id: neighbour, sha256: {neighbour}}}]
-"""
 _NETWORK_PIECE: Final = 7
 """Bytes in which the upstream sends a tool call."""
 
@@ -210,25 +192,12 @@ class Managed:
         return [(message["direction"], message["content"], message["status"]) for message in messages]
 
 
-def wait_until(condition: Callable[[], object], seconds: float = WAIT_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
-
-
 @contextmanager
 def managed_gateway(folder: Path) -> Iterator[Managed]:
     """Run a gateway and its upstream until the block ends."""
     upstream = Upstream()
-    with serve_model(upstream.answer) as url:
-        config = _CONFIG.format(
-            upstream=url,
-            dimensions=len(hashed_vector("")),
-            sha256=hashlib.sha256(TOKEN.encode()).hexdigest(),
-            neighbour=hashlib.sha256(NEIGHBOUR.encode()).hexdigest(),
-        )
-        with running_gateway(folder, config) as gateway:
-            managed = Managed(gateway, upstream)
-            with managed.http:
-                yield managed
+    tenants = [tenant("plant", token(TOKEN)), tenant("neighbour")]
+    with running_site(folder, Site("plant", model_handler(upstream.answer), [chat_model("small")], tenants=tenants)) as gateway:
+        managed = Managed(gateway, upstream)
+        with managed.http:
+            yield managed

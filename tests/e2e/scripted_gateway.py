@@ -1,49 +1,28 @@
-"""A running gateway with a scripted model, for the test suites of third-party SDKs.
+"""A scripted model for the test suites of third-party SDKs.
 
 The model calls the tool that ``tool_choice`` names, or else the one that the question mentions. It returns values that match the
 given JSON Schema and ends its text before a stop sequence.
 """
 
-import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Final
 
-from spass.testing.model_server import Body, Completion, hashed_vector, serve_model
-from tests.e2e.conftest import Gateway, running_gateway
+from spass.testing.model_server import Body, Completion, hashed_vector, model_handler
+from tests.e2e.sites import Site, chat_model, tenant, token
 
 TEXT: Final = "Hello! How are you? I answer by a script."
-DIMENSIONS: Final = len(hashed_vector(""))
 _QUOTED: Final = re.compile(r"'([^']+)'")
 _NUMBER: Final = re.compile(r"-?\d+")
 
 
-@contextmanager
-def scripted_gateway(
-    folder: Path, *, token: str, chat: Sequence[str], embeddings: Sequence[str], embedding_inputs: int = 256
-) -> Iterator[Gateway]:
-    """Run a gateway that serves the models ``chat`` and ``embeddings`` to callers with ``token``, until the block ends."""
-    models = [f"  - {{name: {name}, context_window: 100000, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}" for name in chat]
-    models += [f"  - {{name: {name}, kind: embedding, dimensions: {DIMENSIONS}, context_window: 8192}}" for name in embeddings]
-    catalogue = "\n".join(models)
-    with serve_model(lambda request: Completion(reply(request))) as upstream:
-        config = f"""
-llm:
-  backends:
-    - {{name: script, provider: openai, base_url: "{upstream}/v1", supported_models: [{", ".join([*chat, *embeddings])}]}}
-models:
-{catalogue}
-limits: {{embedding_inputs: {embedding_inputs}}}
-defaults: {{embedding_model: {embeddings[0]}, compact_summary_model: {chat[0]}}}
-tenants:
-  - id: sdk
-    tokens: [{{id: sdk, sha256: {hashlib.sha256(token.encode()).hexdigest()}}}]
-"""
-        with running_gateway(folder, config) as gateway:
-            yield gateway
+def scripted_site(name: str, token_text: str, chat: Sequence[str], embeddings: Sequence[str]) -> Site:
+    """Return the models ``chat`` and ``embeddings`` for a tenant with one token."""
+    sizes = {"kind": "embedding", "dimensions": len(hashed_vector("")), "context_window": 8192}
+    models = [*map(chat_model, chat), *({"name": embedding, **sizes} for embedding in embeddings)]
+    respond = model_handler(lambda request: Completion(reply(request)))
+    return Site(name, respond, models, tenants=[tenant(name, {**token(token_text), "id": name})])
 
 
 def reply(request: Body) -> dict[str, Any]:

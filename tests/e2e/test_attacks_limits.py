@@ -5,7 +5,6 @@
 count.
 """
 
-import hashlib
 import json
 import threading
 import time
@@ -17,31 +16,16 @@ from typing import Final
 import httpx
 import pytest
 
-from spass.testing.model_server import Body, Completion, serve_model
-from tests.e2e.conftest import Gateway, running_gateway
+from spass.tenancy.config import GatewayLimits
+from spass.testing.model_server import Body, Completion, model_handler
+from tests.e2e.conftest import Gateway
+from tests.e2e.sites import Site, chat_model, share, tenant
 
 CALL_SECONDS: Final = 12
 CAP: Final = 1000
-FOLLOWERS: Final = 3
+FOLLOWERS: Final = GatewayLimits().followers
 WAIT_SECONDS: Final = 30.0
-TENANTS: Final = {"limited": f"{{tokens_per_minute: {CAP}}}", "crowd": "{}", "neighbour": "{}"}
-"""Tenants and their defaults."""
 CHAT: Final = "/c1/agents/holder/chat"
-
-CONFIG: Final = """
-llm:
-  backends:
-    - {{name: slow, provider: openai, base_url: "{url}", supported_models: [slow, held]}}
-    - {{name: embedded, provider: embedded, supported_models: [all-minilm-l6-v2]}}
-models:
-  - {{name: slow, context_window: 100000}}
-  - {{name: held, context_window: 100000}}
-  - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}}
-defaults: {{compact_summary_model: slow}}
-limits: {{followers: {followers}}}
-tenants:
-{tenants}
-"""
 
 
 @dataclass
@@ -60,28 +44,21 @@ class Upstream:
         return Completion({"content": "Hello."}, usage=usage)
 
 
-@pytest.fixture(scope="module")
-def upstream() -> Upstream:
-    return Upstream()
-
-
-@pytest.fixture(scope="module")
-def gateway(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with serve_model(upstream.answer) as url:
-        digests = {name: hashlib.sha256(f"{name}-token".encode()).hexdigest() for name in TENANTS}
-        tenants = "\n".join(
-            f"  - {{id: {name}, defaults: {defaults}, tokens: [{{id: {name}, sha256: {digests[name]}}}]}}"
-            for name, defaults in TENANTS.items()
-        )
-        config = CONFIG.format(url=f"{url}/v1", followers=FOLLOWERS, tenants=tenants)
-        agents = {"holder": "name: holder\nmodel: held\ndescription: Waits.\n"}
-        with running_gateway(tmp_path_factory.mktemp("limits"), config, agents) as gateway:
-            yield gateway
+UPSTREAM: Final = Upstream()
+share(
+    Site(
+        "slow",
+        model_handler(UPSTREAM.answer),
+        [chat_model("slow"), chat_model("held")],
+        [{"name": "holder", "model": "held"}],
+        [tenant("capped", defaults={"tokens_per_minute": CAP}), tenant("crowd"), tenant("next-door")],
+    )
+)
 
 
 def test_tokens_beyond_the_reservation_are_refused_for_a_minute_from_the_calls_end(gateway: Gateway) -> None:
     body = {"model": "slow", "messages": [{"role": "user", "content": "Hi!?"}], "max_tokens": 20}
-    with gateway.client("limited-token") as client:
+    with gateway.client("capped-token") as client:
         admitted = client.post("/v1/chat/completions", json=body)
         refused = client.post("/v1/chat/completions", json=body)
     assert admitted.status_code == 200
@@ -117,11 +94,11 @@ def crowd(gateway: Gateway) -> Iterator[Crowd]:
 
 @pytest.fixture
 def neighbour(gateway: Gateway) -> Iterator[Crowd]:
-    with gateway.client("neighbour-token") as client, ExitStack() as opened:
+    with gateway.client("next-door-token") as client, ExitStack() as opened:
         yield Crowd(client, opened)
 
 
-def test_all_ways_to_follow_a_stream_have_one_bound(upstream: Upstream, crowd: Crowd, neighbour: Crowd) -> None:
+def test_all_ways_to_follow_a_stream_have_one_bound(crowd: Crowd, neighbour: Crowd) -> None:
     """Each way in turn is refused while the places are taken, and then takes the next free one."""
     session = crowd.send("POST", "/a1/agents/holder/sessions", {}).read()
     managed = crowd.send("POST", "/v1/managed-agents", {"name": "Held", "agent": "holder"})
@@ -158,7 +135,7 @@ def test_all_ways_to_follow_a_stream_have_one_bound(upstream: Upstream, crowd: C
             places.append(take_place(follow, way))
         assert follow("chat", neighbour).status_code == 200
     finally:
-        upstream.release.set()
+        UPSTREAM.release.set()
 
 
 def take_place(follow: Callable[[str], httpx.Response], way: str) -> httpx.Response:

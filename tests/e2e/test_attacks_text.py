@@ -1,22 +1,17 @@
 """Attack with the texts of a request: imitated provider errors, imitated delimiters, and texts that are slow to sanitize."""
 
-import hashlib
-import json
 import time
-from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pytest
 
 from spass.testing.http_server import HttpAnswer, json_answer
-from spass.testing.model_server import Body, Completion, serve_model
-from tests.e2e.conftest import Gateway, running_gateway
+from spass.testing.model_server import Body, Completion, model_handler
+from tests.e2e.conftest import Gateway
+from tests.e2e.sites import Site, share, tenant
 
-TENANTS: Final = ("mallory", "alice")
-BACKENDS: Final = ("first", "second")
 TOO_LARGE: Final = (
     "Request too large for m in organization org-1 on tokens per min (TPM): Limit 30000, Requested 30601. Reduce it."
 )
@@ -50,43 +45,28 @@ class TextAttackHarness:
 
     def chat(self, tenant: str, *messages: dict[str, Any], **fields: Any) -> tuple[int, dict[str, Any]]:
         with self.gateway.client(f"{tenant}-token") as client:
-            answer = client.post("/v1/chat/completions", json={"model": "m", "messages": messages, **fields})
+            answer = client.post("/v1/chat/completions", json={"model": "quoted", "messages": messages, **fields})
             return answer.status_code, answer.json()
 
 
-@pytest.fixture(scope="module")
-def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextAttackHarness]:
-    backends = {name: QuotingProvider() for name in BACKENDS}
-    with ExitStack() as stack:
-        urls = {name: stack.enter_context(serve_model(backend.answer)) for name, backend in backends.items()}
-        gateway = stack.enter_context(running_gateway(tmp_path_factory.mktemp("attacks"), json.dumps(_config(urls))))
-        yield TextAttackHarness(gateway, backends)
+PROVIDERS: Final = {name: QuotingProvider() for name in ("first", "second")}
+share(
+    Site(
+        "quoted",
+        model_handler(lambda request: PROVIDERS[request["model"]].answer(request)),
+        [{"name": "quoted", "context_window": 100_000}],
+        tenants=[tenant("mallory"), tenant("alice")],
+        backends=[
+            {"name": name, "priority": number, "supported_models": [], "model_names": {"quoted": name}}
+            for number, name in enumerate(PROVIDERS, 1)
+        ],
+    )
+)
 
 
-def _config(urls: Mapping[str, str]) -> dict[str, object]:
-    return {
-        "llm": {
-            "backends": [
-                {
-                    "name": name,
-                    "provider": "openai",
-                    "base_url": f"{url}/v1",
-                    "supported_models": ["m"],
-                    "priority": number,
-                }
-                for number, (name, url) in enumerate(urls.items(), 1)
-            ]
-        },
-        "models": [
-            {"name": "m", "context_window": 100000},
-            {"name": "e", "kind": "embedding", "dimensions": 8, "context_window": 100},
-        ],
-        "defaults": {"embedding_model": "e", "compact_summary_model": "m"},
-        "tenants": [
-            {"id": name, "tokens": [{"id": name, "sha256": hashlib.sha256(f"{name}-token".encode()).hexdigest()}]}
-            for name in TENANTS
-        ],
-    }
+@pytest.fixture
+def harness(gateway: Gateway) -> TextAttackHarness:
+    return TextAttackHarness(gateway, PROVIDERS)
 
 
 @pytest.fixture(autouse=True)

@@ -1,14 +1,12 @@
 """Chats with a started gateway: each row of the event table, clients that reload, drop and stop, and a worker that is killed."""
 
-import hashlib
 import json
-import os
 import re
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,38 +18,23 @@ import pytest
 from spass.aws import keys
 from spass.core.ids import AgentName, TenantId, UserId
 from spass.journal.head import stream_digest
-from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
-from tests.e2e.conftest import Gateway, running_gateway
+from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer
+from tests.e2e.conftest import WAIT_SECONDS, Gateway, wait_until
+from tests.e2e.sites import Site, chat_model, share
+from tests.sampling import SOAK
 from tests.stream_grammar import Event, answer_text, of_type, parse_events, receive
 from tests.unit.llm.wire_forms import WIRE_FORMS, WIRE_PATHS, WireScript, call
 
 TOKEN: Final = "chat-token"
 PROVIDERS: Final = sorted(WIRE_FORMS)
+MODELS: Final = {name: f"chat-{name}" for name in PROVIDERS}
 PAUSE: Final = 0.1
 """Seconds before each word of an answer to a message that says how many words it wants."""
 LONG: Final = 200
 """Words of an answer that takes 20 seconds."""
 DROP_SECONDS: Final = 0.2
-WAIT_SECONDS: Final = 60.0
 LOST_SECONDS: Final = 90.0
 """Seconds within which followers learn that a worker has died."""
-SOAK: Final = bool(os.environ.get("SPASS_SOAK"))
-
-CONFIG: Final = """
-llm:
-  retries: 0
-  backends:
-{backends}
-    - {{name: embedded, provider: embedded, supported_models: [all-minilm-l6-v2]}}
-models:
-{models}
-  - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}}
-defaults: {{compact_summary_model: openai}}
-tenants:
-  - id: chat
-    tokens: [{{id: chat, sha256: {digest}}}]
-"""
-AGENT: Final = "name: helper\nmodel: openai\ndescription: Helps.\ntools: [calculator, llm]\n"
 
 
 @dataclass
@@ -63,7 +46,7 @@ class Upstream:
 
     def respond(self, request: HttpRequest) -> HttpAnswer:
         if request.method == "GET":
-            return json_answer({"models": [{"name": "ollama"}]})  # the gateway asks Ollama for its models
+            return json_answer({"models": [{"name": MODELS["ollama"]}]})  # the gateway asks Ollama for its models
         (provider,) = [name for name, path in WIRE_PATHS.items() if path == request.path]
         body = request.json
         if "tools" not in body:  # the tool llm
@@ -91,18 +74,15 @@ def _played(provider: str, script: WireScript, pause: float = 0.0) -> HttpAnswer
     return HttpAnswer(pieces(), content_type="application/x-ndjson" if provider == "ollama" else "text/event-stream")
 
 
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with serve(Upstream().respond) as url:
-        backend = "    - {{name: {0}, provider: {0}, base_url: '{1}/v1', supported_models: [{0}]}}"
-        model = "  - {{name: {0}, context_window: 100000, usd_per_mtok_in: 1, usd_per_mtok_out: 1}}"
-        config = CONFIG.format(
-            backends="\n".join(backend.format(name, url) for name in PROVIDERS),
-            models="\n".join(map(model.format, PROVIDERS)),
-            digest=hashlib.sha256(TOKEN.encode()).hexdigest(),
-        )
-        with running_gateway(tmp_path_factory.mktemp("chat"), config, {"helper": AGENT}) as gateway:
-            yield gateway
+share(
+    Site(
+        "chat",
+        Upstream().respond,
+        [chat_model(MODELS[name]) for name in PROVIDERS],
+        [{"name": "helper", "model": MODELS["openai"], "tools": ["calculator", "llm"]}],
+        backends=[{"name": f"chat-{name}", "provider": name, "supported_models": [MODELS[name]]} for name in PROVIDERS],
+    )
+)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +99,7 @@ class Chat:
     message_id: str
     text: str
     session: str | None = None
-    model: str = "openai"
+    model: str = MODELS["openai"]
 
     @property
     def path(self) -> str:
@@ -160,13 +140,6 @@ class Chat:
     def session_page(self, session: str, page: str = "") -> Any:
         with self.gateway.client(TOKEN) as client:
             return client.get(f"/a1/agents/helper/sessions/{session}{page}").raise_for_status().json()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -219,7 +192,7 @@ def shape(event: Event) -> object:
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_every_event_of_a_turn_has_an_id_whatever_form_the_provider_speaks(gateway: Gateway, provider: str) -> None:
-    chat = Chat(gateway, f"tools-{provider}", "use tools", model=provider)
+    chat = Chat(gateway, f"tools-{provider}", "use tools", model=MODELS[provider])
     answer = chat.post()
     assert answer.headers["content-type"].startswith("text/event-stream")
     events = parse_events(answer.content)
@@ -247,9 +220,8 @@ def test_every_event_of_a_turn_has_an_id_whatever_form_the_provider_speaks(gatew
     assert chat.follow().content == answer.content
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_a_failed_turn_ends_its_stream_with_an_error_and_may_be_repeated(gateway: Gateway, provider: str) -> None:
-    chat = Chat(gateway, f"fail-{provider}", "please fail", model=provider)
+def test_a_failed_turn_ends_its_stream_with_an_error_and_may_be_repeated(gateway: Gateway) -> None:
+    chat = Chat(gateway, "fail", "please fail")
     for attempt in (1, 2):
         answer = chat.post()
         planning, status, error = parse_events(answer.content)

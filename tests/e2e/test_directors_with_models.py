@@ -1,11 +1,9 @@
 """The directors of a started gateway with models of their providers: scripted servers in Ollama's and in Anthropic's form."""
 
 import asyncio
-import io
 import os
 import re
 import time
-import zipfile
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any, Final
@@ -23,10 +21,10 @@ from spass.testing.http_server import serve
 from spass.workspaces.sweep import sweep_workspaces
 from tests.e2e.conftest import ROOT, Gateway
 from tests.e2e.scripted_directors import DOCSTRING, OLLAMA_NAME, ModelRequest, ScriptedModel
+from tests.functions.workspace_client import ARCHIVE, pack
 from tests.stream_grammar import Event, answer_text, of_type, parse_events
 
 REGION: Final = "eu-central-1"
-DIRECTORS: Final = ["architect", "dir-code", "dir-models", "dir-data", "dir-devsecops", "dir-docs"]
 MODELS: Final = {"ollama": None, "anthropic": "claude-haiku-4.5"}
 """A model for each form. Without one, the chat's model is the agent's own."""
 BACKEND_NAMES: Final = {"ollama": OLLAMA_NAME, "anthropic": "claude-haiku-4-5"}
@@ -69,24 +67,18 @@ class Person:
         self.name = name
         self.workspace = f"/a1/workspaces/{name}"
         self._numbers = iter(range(1000))
-        body = io.BytesIO()
-        with zipfile.ZipFile(body, "w") as archive:
-            for path, text in FILES.items():
-                archive.writestr(path, text)
-        headers = {"Content-Type": "application/zip"}
-        client.put(f"{self.workspace}/archive", content=body.getvalue(), headers=headers).raise_for_status()
+        client.put(f"{self.workspace}/archive", content=pack(FILES), headers=ARCHIVE).raise_for_status()
 
-    def chat(self, director: str, question: str, *, model: str | None = None, depth: int = 0) -> list[Event]:
+    def chat(self, director: str, question: str, *, model: str | None = None) -> list[Event]:
         body: dict[str, Any] = {"message_id": f"{self.name}-{next(self._numbers)}", "session_id": self.name}
         body |= {"workspace": self.name, "model": model, "messages": [{"role": "user", "content": question}]}
-        return self._events(director, "chat", body, depth)
+        return self._events(director, "chat", body)
 
     def send_card(self, director: str, **card: object) -> list[Event]:
-        return self._events(director, "job_card", {"workspace": self.name, **card}, 0)
+        return self._events(director, "job_card", {"workspace": self.name, **card})
 
-    def _events(self, director: str, route: str, body: dict[str, Any], depth: int) -> list[Event]:
-        headers = {"SPASS-Caller-Depth": str(depth)}
-        answer = self.client.post(f"/c1/agents/{director}/{route}", json=body, headers=headers)
+    def _events(self, director: str, route: str, body: dict[str, Any]) -> list[Event]:
+        answer = self.client.post(f"/c1/agents/{director}/{route}", json=body)
         assert answer.status_code == 200, answer.text
         return parse_events(answer.text)
 
@@ -175,12 +167,11 @@ def test_a_call_that_the_model_writes_as_text_is_executed_and_not_shown(person: 
     assert "".join(token["content"] for token in of_type(events, "token")) == "That is all."
 
 
-@pytest.mark.parametrize("director", DIRECTORS)
-def test_a_card_gives_the_events_of_the_message_rendered_from_it(person: Person, director: str) -> None:
+def test_a_card_gives_the_events_of_the_message_rendered_from_it(person: Person) -> None:
     card = {"title": "Look around", "task": "Say what you see.", "files": ["src/main.py"], "acceptance": ["It is short."]}
-    by_card = person.send_card(director, **card)
+    by_card = person.send_card("dir-code", **card)
     (received,) = person.model.requests
-    by_chat = person.chat(director, received.question)
+    by_chat = person.chat("dir-code", received.question)
     assert comparable(by_card) == comparable(by_chat)
     assert answer_text(by_card) == "That is all."
     assert person.model.requests[1].body == received.body
@@ -234,14 +225,6 @@ def _assert_usage_is_the_audits(person: Person, events: Sequence[Event]) -> None
     assert usage["cost"]["sub_calls"] == len(person.model.requests) == sum(one["kind"] == "chat" for one in audited)
 
 
-def test_a_delegate_at_depth_three_is_refused(person: Person) -> None:
-    events = person.chat("architect", "Release it", depth=2)
-    assert {event["result"]["error"]["code"] for event in calls(events)} == {"recursion_depth_exceeded"}
-    assert len(calls(events)) == 3
-    assert {one.question for one in person.model.requests} == {"Release it"}
-    _assert_usage_is_the_audits(person, events)
-
-
 def test_directors_are_models_of_the_openai_sdk(person: Person, gateway: Gateway) -> None:
     """A single shot works in the agent's own workspace. Nobody could decide on a call that waits, so it fails."""
     versions = "/a1/workspaces/default/versions"
@@ -270,20 +253,10 @@ def test_directors_are_models_of_the_openai_sdk(person: Person, gateway: Gateway
     assert person.get("/a1/approvals")["approvals"] == []
 
 
-def test_a_deleted_session_takes_its_approvals_with_it(person: Person) -> None:
-    events = person.chat("dir-devsecops", "Set the region")
-    (waiting,) = of_type(events, "approval")
-    assert [one["id"] for one in person.get("/a1/approvals")["approvals"]] == [waiting["approval"]["id"]]
-    person.client.delete(f"/a1/agents/dir-devsecops/sessions/{events[0]['session_id']}").raise_for_status()
-    assert person.get("/a1/approvals")["approvals"] == []
-    decision = person.client.post(f"/a1/approvals/{waiting['approval']['id']}", json={"decision": "approve"})
-    assert (decision.status_code, decision.json()["error"]["code"]) == (404, "approval_not_found")
-
-
 def test_a_deleted_workspace_leaves_no_byte_after_the_sweep(
     person: Person, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in _aws_environment(gateway).items():
+    for name, value in gateway.aws_environment().items():
         monkeypatch.setenv(name, value)
     (table,) = boto3.client("dynamodb").list_tables()["TableNames"]
     (bucket,) = [one["Name"] for one in boto3.client("s3").list_buckets()["Buckets"]]
@@ -300,10 +273,6 @@ def test_a_deleted_workspace_leaves_no_byte_after_the_sweep(
     ]
     assert named == [f"WS#{person.name}"], "only the last version's number stays"
     assert person.put("new.txt", b"new")["version"] == 3
-
-
-def _aws_environment(gateway: Gateway) -> dict[str, str]:
-    return gateway.aws_environment()
 
 
 def _objects(bucket: str) -> dict[str, bytes]:

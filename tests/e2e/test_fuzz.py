@@ -1,7 +1,8 @@
 """Fuzz a running gateway: every answer must follow the OpenAPI document and reveal no internal details.
 
-Schemathesis generates requests from the OpenAPI document, and ``malformed_requests`` changes valid ones. Normal runs always send
-the same requests. With ``SPASS_SOAK`` set, a run sends many more new ones and prints how to repeat a failure.
+Schemathesis generates requests from the OpenAPI document, and ``malformed_requests`` changes valid ones. Normal runs
+send the same requests to some of the routes. With ``SPASS_SOAK`` set, a run sends many more new ones to all routes and prints how
+to repeat a failure.
 """
 
 import json
@@ -54,11 +55,11 @@ from tests.e2e.malformed_requests import (
     token_of,
 )
 from tests.e2e.raw_http import Answer, assert_sound, exchange, request_bytes
+from tests.sampling import SOAK, sampled
 
 schemathesis.serializer.alias("application/zip", "application/octet-stream")
 
 CONFIG: Final = Path(__file__).with_name("schemathesis.toml")
-SOAK: Final = bool(os.environ.get("SPASS_SOAK"))
 
 DOCUMENTATION_PATHS: Final = {"/openapi.json", "/docs", "/docs/{file}", "/", "/ui", "/ui/{asset}"}
 ROUTES_IN_DOCUMENT: Final = [route for route in ROUTES if route.path not in DOCUMENTATION_PATHS]
@@ -82,7 +83,8 @@ def by_name(route: Route) -> str:
     return f"{route.method} {route.path}"
 
 
-every_operation = pytest.mark.parametrize("route", ROUTES_IN_DOCUMENT, ids=by_name)
+SAMPLE: Final = sampled(ROUTES_IN_DOCUMENT, 4)
+"""The routes that this run sends generated and malformed requests to. Four runs send them to all."""
 
 
 def examples(everyday: int, *, soak: int) -> settings:
@@ -201,7 +203,7 @@ def test_the_openapi_document_is_valid_and_describes_every_route(fuzz_target: Fu
     [
         pytest.param(mode, route, id=f"{mode.value}-{by_name(route)}")
         for mode in GenerationMode
-        for route in ROUTES_IN_DOCUMENT
+        for route in SAMPLE
         if mode is GenerationMode.POSITIVE or not route.public
     ],
 )
@@ -269,7 +271,7 @@ def _violates_document(case: Case[Any]) -> bool:
     )
 
 
-@every_operation
+@pytest.mark.parametrize("route", SAMPLE, ids=by_name)
 def test_malformed_requests_are_refused_with_the_error_envelope(fuzz_target: FuzzTarget, route: Route) -> None:
     fuzz_target.create_resources(route)
 
@@ -305,7 +307,7 @@ def test_unknown_paths_are_refused_with_the_error_envelope(
 def test_the_log_contains_no_failure_and_no_token(fuzz_target: FuzzTarget, log_before: int) -> None:
     log = fuzz_target.gateway.output[log_before:]
     lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
-    assert len(lines) > 500
+    assert len(lines) > 200
     assert not [line for line in lines if line["level"] == "error"]
     assert "Traceback" not in log
     assert TOKEN not in log

@@ -4,7 +4,6 @@
 The unit suites are not run: they create clients, but send no requests.
 """
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -18,7 +17,8 @@ from openai import BadRequestError, OpenAI
 
 from local.home import ROOT
 from tests.e2e.conftest import Gateway
-from tests.e2e.scripted_gateway import scripted_gateway
+from tests.e2e.scripted_gateway import scripted_site
+from tests.e2e.sites import share
 
 TOKEN: Final = "langchain-token"
 CHAT: Final = "script-chat"
@@ -50,18 +50,14 @@ _LANGCHAIN_WARNINGS: Final = ("ignore:Pydantic serializer warnings", "ignore:Rec
 pytestmark = [pytest.mark.anyio, *map(pytest.mark.filterwarnings, _LANGCHAIN_WARNINGS)]
 
 
-@pytest.fixture(scope="module")
-def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    folder = tmp_path_factory.mktemp("langchain")
-    with scripted_gateway(folder, token=TOKEN, chat=[CHAT, OTHER_CHAT], embeddings=[EMBEDDING]) as gateway:
-        yield gateway
+share(scripted_site("langchain", TOKEN, [CHAT, OTHER_CHAT], [EMBEDDING]))
 
 
 @pytest.fixture(autouse=True)
-def client_environment(scripted: Gateway, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def client_environment(gateway: Gateway, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Configure LangChain by two environment variables, as the operator of an existing program would."""
     monkeypatch.setenv("OPENAI_API_KEY", TOKEN)
-    monkeypatch.setenv("OPENAI_BASE_URL", f"{scripted.url}/v1")
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{gateway.url}/v1")
     monkeypatch.setattr(httpx, "get", lambda url, **_: httpx.Response(200, content=PICTURE))
     if reason := DEVIATIONS.get(request.node.originalname):
         request.applymarker(pytest.mark.xfail(reason=reason, strict=True))

@@ -1,12 +1,13 @@
-"""Start, stop and kill the local gateway: it stops in order, leaves no process and keeps its data."""
+"""Start, stop and kill the local gateway: it stops in order, leaves no process, keeps its data and continues its work."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -14,39 +15,30 @@ import httpx
 import pytest
 
 from local.home import ROOT
-from tests.e2e.conftest import Gateway
+from local.processes import free_port
+from tests.e2e.conftest import START_SECONDS, Gateway
+from tests.e2e.upload_client import documents, has_ended, put, upload
 from tests.stream_grammar import of_type, parse_events
 
-BERLIN = [
+BERLIN: Final = [
     {"id": "gate", "text": "Das Brandenburger Tor steht am Pariser Platz, gebaut 1791.", "metadata": {}},
     {"id": "park", "text": "Der Tiergarten ist der größte Park Berlins.", "metadata": {}},
 ]
+STOP_SECONDS: Final = 30
+"""A stop does not wait for an ingestion, which would take longer."""
+SESSIONS: Final = "/a1/agents/concise-de/sessions"
+LARGE: Final = 200
+SMALL: Final = 600
+"""Documents of the files that are ingested while the gateway ends."""
 
 
-def test_data_survives_a_restart_without_new_embeddings(new_gateway: Callable[[], Gateway]) -> None:
-    first = new_gateway()
-    first.start()
-    with first.client() as client:
-        client.post("/a1/rag/indices/berlin/documents", json={"documents": BERLIN}).raise_for_status()
-        session = client.post("/a1/agents/concise-de/sessions", json={}).raise_for_status().json()
-        messages = f"/a1/agents/concise-de/sessions/{session['id']}/messages"
-        client.post(messages, json={"message": "Mein Lieblingssport ist Tennis."}).raise_for_status()
-        documents = client.get("/a1/rag/indices/berlin/documents").json()["documents"]
-        work = Work(client)
-    objects = _objects(first.home)
-    assert first.stop() == 0
-
-    second = new_gateway()
-    second.start()
-    with second.client() as client:
-        assert client.get("/a1/rag/indices/berlin/documents").json()["documents"] == documents
-        assert _objects(second.home) == objects  # the segments are the same, so nothing was embedded again
-        hits = client.post("/a1/rag/indices/berlin/query", json={"query": "Wo ist der größte Park?", "top_k": 1}).json()
-        assert (hits["results"][0]["id"], hits["version"]) == ("park", 1)
-        answer = client.post(messages, json={"message": "Welcher Sport ist mein Liebling?"}).json()
-        assert "Tennis" in answer["message"]["content"]
-        assert [message["seq"] for message in client.get(messages).json()["messages"]] == [1, 2, 3, 4]
-        work.check_and_continue(client)
+def _large(good: int) -> bytes:
+    """Return a file of several parts. Most lines are refused, which is fast; ``good`` lines are documents."""
+    refused = json.dumps({"id": "refused", "text": "x" * 9000, "metadata": {}}) + "\n"
+    lines = [json.dumps({"id": f"d{number}", "text": f"Dokument {number}", "metadata": {}}) + "\n" for number in range(good)]
+    content = "".join(line + refused * (1 + 18 * 2**20 // len(refused) // good) for line in lines).encode()
+    assert len(content) > 16 * 2**20, "the file must have several parts"
+    return content
 
 
 class Work:
@@ -84,80 +76,113 @@ class Work:
         return [client.get(path).raise_for_status().json() for path in paths]
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_and_sigterm_return_to_the_shell_and_leave_no_process(
-    new_gateway: Callable[[], Gateway], signal_number: signal.Signals
-) -> None:
-    gateway = new_gateway()
+@pytest.fixture(scope="module")
+def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway that the next tests end and start, one after the other."""
+    gateway = Gateway(tmp_path_factory.mktemp("life") / "home")
     gateway.start()
-    children = _children(gateway.pid)
+    yield gateway
+    if gateway.process is not None and gateway.process.poll() is None:
+        gateway.stop(signal.SIGTERM)
+
+
+def test_data_and_work_survive_ctrl_c_pressed_often_without_new_embeddings(life: Gateway) -> None:
+    with life.client() as client:
+        client.post("/a1/rag/indices/berlin/documents", json={"documents": BERLIN}).raise_for_status()
+        session = client.post(SESSIONS, json={}).raise_for_status().json()
+        messages = f"{SESSIONS}/{session['id']}/messages"
+        client.post(messages, json={"message": "Mein Lieblingssport ist Tennis."}).raise_for_status()
+        written = client.get("/a1/rag/indices/berlin/documents").json()["documents"]
+        work = Work(client)
+        upload_id, _ = put(client, "large", "large.jsonl", _large(LARGE))
+        before = upload(client, "large", upload_id, lambda state: bool(state["bytes_done"]))
+        assert before["status"] == "running"
+    vectors, children = _vectors(life.home, "berlin"), _children(life.pid)
+    assert vectors
     assert len(children) == 2  # the AWS emulator and the stand-in model
-    assert gateway.stop(signal_number) == 0
+    stopping = time.monotonic()
+    for _ in range(20):
+        os.kill(life.pid, signal.SIGINT)
+        time.sleep(0.02)
+    assert life.stop() == 0
+    assert time.monotonic() - stopping < STOP_SECONDS
+    assert "Traceback" not in life.output
+    assert not [pid for pid in children if _is_running(pid)]
+
+    life.start()
+    assert "killed" not in life.output
+    with life.client() as client:
+        assert client.get("/a1/rag/indices/berlin/documents").json()["documents"] == written
+        assert _vectors(life.home, "berlin") == vectors
+        hits = client.post("/a1/rag/indices/berlin/query", json={"query": "Wo ist der größte Park?", "top_k": 1}).json()
+        assert (hits["results"][0]["id"], hits["version"]) == ("park", 1)
+        answer = client.post(messages, json={"message": "Welcher Sport ist mein Liebling?"}).json()
+        assert "Tennis" in answer["message"]["content"]
+        assert [message["seq"] for message in client.get(messages).json()["messages"]] == [1, 2, 3, 4]
+        work.check_and_continue(client)
+        after = upload(client, "large", upload_id, has_ended)
+        assert (after["status"], after["documents_ingested"]) == ("succeeded", LARGE)
+        assert after["bytes_done"] == after["bytes_total"]
+        assert sorted(documents(client, "large")) == sorted(f"d{number}" for number in range(LARGE))
+        assert client.get("/a1/rag/indices/large").json()["doc_count"] == LARGE
+    assert "worker_failed" not in life.output
+
+
+def test_data_and_an_ingestion_survive_a_kill(life: Gateway) -> None:
+    content = "".join(json.dumps({"id": f"d{n}", "text": f"Dokument {n}", "metadata": {}}) + "\n" for n in range(SMALL)).encode()
+    with life.client(user="kept") as client:
+        client.post(SESSIONS, json={"title": "kept"}).raise_for_status()
+        upload_id, _ = put(client, "small", "small.jsonl", content)
+        upload(client, "small", upload_id, lambda state: bool(state["bytes_done"]))
+    children = _children(life.pid)
+    life.stop(signal.SIGKILL)
+
+    life.start()  # waits until the child processes of the killed one have exited
+    assert not [pid for pid in children if _is_running(pid)]
+    with life.client(user="kept") as client:
+        assert [session["title"] for session in client.get(SESSIONS).json()["sessions"]] == ["kept"]
+        after = upload(client, "small", upload_id, has_ended)
+        assert (after["status"], after["documents_ingested"]) == ("succeeded", SMALL)
+        assert client.get("/a1/rag/indices/small").json()["doc_count"] == SMALL
+
+
+def test_sigterm_returns_to_the_shell_and_leaves_no_process(life: Gateway) -> None:
+    children = _children(life.pid)
+    assert life.stop(signal.SIGTERM) == 0
     assert not [pid for pid in children if _is_running(pid)]
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="only /proc tells which signals a process catches")
 def test_ctrl_c_while_modules_are_loaded_ends_the_process_without_output(tmp_path: Path) -> None:
-    process = _start({"PORT": str(_free_port()), "SPASS_HOME": str(tmp_path / "home")})
+    process = _start({"PORT": str(free_port()), "SPASS_HOME": str(tmp_path / "home")})
     while not _has_handler(process.pid, signal.SIGTERM):  # the interpreter itself handles only SIGINT
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=START_SECONDS)
     assert (process.returncode, output) == (130, "")
 
 
-def test_ctrl_c_during_the_start_is_a_clean_stop_for_the_next_start(new_gateway: Callable[[], Gateway]) -> None:
-    gateway = new_gateway()
+def test_ctrl_c_during_the_start_is_a_clean_stop_for_the_next_start(tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path / "home")
     process = _start({"PORT": str(gateway.port), "SPASS_HOME": str(gateway.home)})
     log = gateway.home / "logs" / "ministack.log"
     while not log.exists():  # from now on there are child processes
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=START_SECONDS)
     assert (process.returncode, output) == (0, "\nStopped; the state is kept.\n")
 
     gateway.start()
+    gateway.stop()
     assert "Spass serves on" in gateway.output
     assert "killed" not in gateway.output
 
 
-def test_repeated_ctrl_c_stops_the_gateway_once_and_keeps_its_data(new_gateway: Callable[[], Gateway]) -> None:
-    gateway = new_gateway()
-    gateway.start()
-    with gateway.client() as client:
-        client.post("/a1/agents/concise-de/sessions", json={"title": "kept"}).raise_for_status()
-    for _ in range(20):
-        os.kill(gateway.pid, signal.SIGINT)
-        time.sleep(0.02)
-    assert gateway.stop() == 0
-    assert "Traceback" not in gateway.output
-
-    gateway.start()
-    assert "killed" not in gateway.output
-    with gateway.client() as client:
-        assert [s["title"] for s in client.get("/a1/agents/concise-de/sessions").json()["sessions"]] == ["kept"]
-
-
 def test_an_invalid_provider_key_stops_the_start(tmp_path: Path) -> None:
-    result = _run({"PORT": str(_free_port()), "SPASS_HOME": str(tmp_path / "home"), "ANTHROPIC_API_KEY": "sk-ant-…"})
+    result = _run({"PORT": str(free_port()), "SPASS_HOME": str(tmp_path / "home"), "ANTHROPIC_API_KEY": "sk-ant-…"})
     assert result.returncode == 1
     assert "ANTHROPIC_API_KEY" in result.stderr
     assert "Traceback" not in result.stderr
-
-
-def test_data_survives_a_kill_of_the_gateway(new_gateway: Callable[[], Gateway]) -> None:
-    first = new_gateway()
-    first.start()
-    with first.client() as client:
-        client.post("/a1/agents/concise-de/sessions", json={"title": "kept"}).raise_for_status()
-    children = _children(first.pid)
-    first.stop(signal.SIGKILL)
-
-    second = new_gateway()
-    second.start()  # waits until the child processes of the first have exited
-    assert not [pid for pid in children if _is_running(pid)]
-    with second.client() as client:
-        assert [s["title"] for s in client.get("/a1/agents/concise-de/sessions").json()["sessions"]] == ["kept"]
 
 
 def test_the_start_fails_with_a_clear_message_if_the_port_is_in_use(tmp_path: Path) -> None:
@@ -172,7 +197,7 @@ def test_the_start_fails_with_a_clear_message_if_the_port_is_in_use(tmp_path: Pa
 
 
 def test_a_second_gateway_in_the_same_home_is_refused(gateway: Gateway) -> None:
-    result = _run({"PORT": "0", "SPASS_HOME": str(gateway.home)}, "--port", str(_free_port()))
+    result = _run({"PORT": "0", "SPASS_HOME": str(gateway.home)}, "--port", str(free_port()))
     assert result.returncode == 1
     assert "already runs with its state in" in result.stderr
 
@@ -180,7 +205,7 @@ def test_a_second_gateway_in_the_same_home_is_refused(gateway: Gateway) -> None:
 def test_a_mistake_in_gateway_yaml_stops_the_start_with_file_and_line(tmp_path: Path) -> None:
     config = tmp_path / "mine.yaml"
     config.write_text("llm:\n  retrys: 3\n")
-    result = _run({"PORT": str(_free_port()), "SPASS_HOME": str(tmp_path / "home"), "SPASS_CONFIG": str(config)})
+    result = _run({"PORT": str(free_port()), "SPASS_HOME": str(tmp_path / "home"), "SPASS_CONFIG": str(config)})
     assert result.returncode == 1
     assert result.stderr.startswith(f"{config}:2: ")
     assert "Traceback" not in result.stderr
@@ -190,7 +215,7 @@ def test_a_mistake_in_an_agent_stops_the_start_with_file_and_line(tmp_path: Path
     agents = tmp_path / "agents"
     agents.mkdir()
     (agents / "mine.yaml").write_text("name: mine\nmodel: no-such-model\nsystem_prompt: Hello\n")
-    result = _run({"PORT": str(_free_port()), "SPASS_HOME": str(tmp_path / "home"), "SPASS_AGENTS": str(agents)})
+    result = _run({"PORT": str(free_port()), "SPASS_HOME": str(tmp_path / "home"), "SPASS_AGENTS": str(agents)})
     assert result.returncode == 1
     assert f"{agents}/mine.yaml:2: " in result.stderr
     assert "Traceback" not in result.stderr
@@ -205,7 +230,7 @@ def _run(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedP
         env=os.environ | paths | environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=START_SECONDS,
         check=False,
     )
 
@@ -230,15 +255,9 @@ def _has_handler(pid: int, number: signal.Signals) -> bool:
     return bool(int(caught, 16) >> (number - 1) & 1)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _objects(home: Path) -> dict[str, int]:
-    return {str(file.relative_to(home)): file.stat().st_mtime_ns for file in (home / "s3").rglob("*.npy")}
+def _vectors(home: Path, index: str) -> dict[str, int]:
+    """Return the files with the vectors of an index, and when each was written."""
+    return {str(file): file.stat().st_mtime_ns for file in (home / "s3").rglob("*.npy") if f"/{index}/" in str(file)}
 
 
 def _children(pid: int) -> list[int]:

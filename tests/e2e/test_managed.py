@@ -11,11 +11,14 @@ from openai.types.chat import ChatCompletionChunk
 
 from spass import Spass
 from spass.calls.datamark import remove_marks
-from tests.e2e.managed_gateway import AGENTS, ARGUMENTS, RESULT, TOKEN, Managed, managed_gateway, wait_until
+from tests.e2e.conftest import wait_until
+from tests.e2e.managed_gateway import AGENTS, ARGUMENTS, NEIGHBOUR, RESULT, TOKEN, Managed, managed_gateway
 from tests.functions.managed_agents import event_lines, read_frames
 from tests.unit.cli.command import spass
 
 QUESTION = "What is 2+2?"
+WORKERS = 8
+RUNS = 3 * WORKERS
 TO_AGENT, TO_USER = "user_to_agent", "agent_to_user"
 
 
@@ -149,6 +152,26 @@ def test_a_failed_run_leaves_its_messages_to_the_next_one(managed: Managed) -> N
     assert [status for _, _, status in managed.mailbox(agent)] == ["delivered"] * 3
     assert managed.mailbox(agent)[-1][1] == "About: This is broken.\n\nIs it mended?"
     assert (managed.get(f"/{agent}")["status"], managed.get(f"/{agent}")["error"]) == ("idle", None)
+
+
+def test_runs_that_keep_all_workers_do_not_stop_those_of_another_tenant(managed: Managed) -> None:
+    """One tenant asks for many runs, each of which keeps its worker. Another's begins beside them."""
+    neighbour = Managed(managed.gateway, managed.upstream, NEIGHBOUR)
+    managed.upstream.release.clear()
+    managed.upstream.requests.clear()
+    agents = [managed.create() for _ in range(RUNS)]
+    runs = [(agent, managed.start_run(agent, input=f"hold {number}")) for number, agent in enumerate(agents)]
+    wait_until(lambda: len(managed.upstream.requests) == WORKERS)
+    statuses = [managed.get(f"/{agent}/runs/{run}")["status"] for agent, run in runs]
+    assert statuses == ["running"] * WORKERS + ["queued"] * (RUNS - WORKERS), "a tenant alone gets all workers, in order"
+    with neighbour.http:
+        agent = neighbour.create()
+        run = neighbour.start_run(agent, input="Hello.")
+        assert neighbour.run_to_its_end(agent, run)["status"] == "succeeded", "one more worker than a tenant may take"
+    managed.upstream.release.set()
+    assert [managed.run_to_its_end(agent, run)["status"] for agent, run in runs] == ["succeeded"] * RUNS
+    for agent in agents:
+        managed.send("DELETE", f"/{agent}").raise_for_status()
 
 
 def test_the_command_line_uses_every_route_of_a_managed_agent(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ from itertools import pairwise
 import httpx
 import pytest
 
-from tests.e2e.managed_gateway import WAIT_SECONDS, Managed, managed_gateway, wait_until
+from tests.e2e.conftest import WAIT_SECONDS, wait_until
+from tests.e2e.managed_gateway import Managed, managed_gateway
 from tests.functions.managed_agents import event_lines, read_frames
 
 EVERY_MINUTE = "rate(1 minute)"

@@ -12,7 +12,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
-from tests.e2e.scripted_gateway import scripted_gateway
+from tests.e2e.conftest import running_site
+from tests.e2e.scripted_gateway import scripted_site
 
 SOURCE: Final = Path(sys.prefix) / "openai-tests"
 FILES: Final = ("chat/test_completions.py", "test_embeddings.py", "test_models.py")
@@ -56,7 +57,7 @@ def _run(folder: Path) -> dict[str, list[bool]]:
     """Run the suite. Return for each test whether its sync and async forms passed."""
     assert SOURCE.is_dir(), f"{SOURCE} does not exist: run `make test`, which fetches it"
     report = folder / "report.xml"
-    with scripted_gateway(folder, token=TOKEN, chat=[CHAT], embeddings=[EMBEDDING]) as gateway:
+    with running_site(folder, scripted_site("own", TOKEN, [CHAT], [EMBEDDING])) as gateway:
         result = subprocess.run(
             [sys.executable, "-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider", "-p", "no:schemathesis",
              "-p", "no:langsmith_plugin", "--tb=no", f"--junitxml={report}", *(f"tests/api_resources/{file}" for file in FILES)],

@@ -2,7 +2,6 @@
 
 import re
 import secrets
-import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -11,9 +10,9 @@ import httpx
 import pytest
 
 from infra.routes import ROUTES, Surface
-from tests.e2e.conftest import Gateway
+from tests.e2e.conftest import Gateway, wait_until
+from tests.e2e.upload_client import documents, has_ended, put, upload
 
-SECONDS = 60.0
 NOTES = b"""# Harz
 
 Der Brocken ist mit 1141 Metern der h\xc3\xb6chste Berg im Harz.
@@ -103,21 +102,19 @@ def test_every_route_answers_as_documented(client: httpx.Client, index: str) -> 
 
 def test_the_chunks_of_an_uploaded_file_are_found_changed_and_deleted(client: httpx.Client, index: str) -> None:
     index_path = f"/a1/rag/indices/{index}"
-    body = {"filename": "harz.md", "content_type": "text/markdown", "size": len(NOTES)}
-    form = ok(client.post(f"{index_path}/uploads", json=body))
-    send_file(form, "harz.md", NOTES)
-    upload = wait_for_upload(client, f"{index_path}/uploads/{form['upload_id']}")
-    assert upload == {
-        "id": form["upload_id"],
+    upload_id, _ = put(client, index, "harz.md", NOTES)
+    state = upload(client, index, upload_id, has_ended)
+    assert state == {
+        "id": upload_id,
         "filename": "harz.md",
         "status": "succeeded",
         "bytes_done": len(NOTES),
         "bytes_total": len(NOTES),
-        "documents_ingested": upload["documents_ingested"],
+        "documents_ingested": state["documents_ingested"],
         "documents_failed": 0,
         "errors": [],
     }
-    assert ok(client.get(index_path))["doc_count"] == upload["documents_ingested"] > 0
+    assert ok(client.get(index_path))["doc_count"] == state["documents_ingested"] > 0
     hit = ok(client.post(f"{index_path}/query", json={"query": "Seit wann fährt die Brockenbahn?", "top_k": 1}))["results"][0]
     assert hit["id"].startswith("harz.md#")
     assert "1899" in hit["text"]
@@ -134,36 +131,32 @@ def test_the_chunks_of_an_uploaded_file_are_found_changed_and_deleted(client: ht
 @pytest.mark.parametrize("filename", ["große Datei (1).md", "a+b&c=d%41.txt", "#1.md", "x" * 250 + ".md"])
 def test_an_upload_accepts_a_filename_with_special_characters(client: httpx.Client, index: str, filename: str) -> None:
     index_path = f"/a1/rag/indices/{index}"
-    body = {"filename": filename, "content_type": "text/plain", "size": 100}
-    form = ok(client.post(f"{index_path}/uploads", json=body))
-    send_file(form, filename, b"Ein Satz.")
-    upload = wait_for_upload(client, f"{index_path}/uploads/{form['upload_id']}")
-    assert (upload["status"], upload["filename"], upload["documents_ingested"]) == ("succeeded", filename, 1)
+    upload_id, _ = put(client, index, filename, b"Ein Satz.")
+    state = upload(client, index, upload_id, has_ended)
+    assert (state["status"], state["filename"], state["documents_ingested"]) == ("succeeded", filename, 1)
     (document,) = ok(client.get(f"{index_path}/documents"))["documents"]
     assert document["metadata"]["source"] == filename
     assert ok(client.get(f"{index_path}/documents/{quote(document['id'], safe='')}")) == document
 
 
-def send_file(form: dict[str, Any], filename: str, file: bytes) -> None:
-    """Post the form as a browser does. The form is the permission, so the request needs no token."""
-    files = {"file": (filename, file, form["fields"]["Content-Type"])}
-    answer = httpx.post(form["url"], data=form["fields"], files=files, timeout=30, trust_env=False)
-    assert answer.is_success, answer.text
+def test_a_file_that_an_operator_puts_into_the_bucket_is_ingested_too(gateway: Gateway, client: httpx.Client) -> None:
+    _, form = put(client, "operators", "first.md", NOTES)
+    bucket = form["url"].rstrip("/").rpartition("/")[2]
+    s3 = gateway.aws_client("s3")
+    key = "uploads/demo/operators/by hand/zweite Datei.csv"
+    for text in ("Gouda", "Emmentaler"):  # two versions are two uploads of one document, in any order
+        s3.put_object(Bucket=bucket, Key=key, Body=f"id,text\nkaese,Der {text}\n".encode())
 
+    def uploads() -> list[Any]:
+        return list(ok(client.get("/a1/rag/indices/operators/uploads"))["uploads"])
 
-def wait_for_upload(client: httpx.Client, path: str) -> dict[str, Any]:
-    """Poll the upload until it ends, and return it. Fail if its status goes backward."""
-    order = ["waiting", "queued", "running", "succeeded", "failed"]
-    statuses = [0]
-    deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline:
-        upload: dict[str, Any] = ok(client.get(path))
-        statuses.append(order.index(upload["status"]))
-        assert statuses == sorted(statuses), upload
-        if statuses[-1] >= order.index("succeeded"):
-            return upload
-        time.sleep(0.05)
-    pytest.fail(f"the upload did not end within {SECONDS:.0f} s")
+    wait_until(lambda: [*map(has_ended, uploads())] == [True] * 3)
+    by_hand = "by hand/zweite Datei.csv"
+    assert sorted(one["filename"] for one in uploads()) == [by_hand, by_hand, "first.md"]
+    failures = [one["errors"][0]["code"] for one in uploads() if one["status"] == "failed"]
+    assert failures in ([], ["superseded"])
+    assert documents(client, "operators").count("kaese") == 1
+    assert ok(client.get("/a1/rag/indices/operators/documents/kaese"))["text"] == "Der Emmentaler"
 
 
 def test_a_two_step_tool_writes_only_with_its_confirm_token(client: httpx.Client, index: str) -> None:

@@ -1,42 +1,22 @@
-"""Use the official OpenAI SDK with a gateway that adds its server tools to every chat."""
+"""Use the official OpenAI SDK as a tenant whose every chat gets server tools."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import pytest
 from openai import OpenAI
-from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
+from openai.types.chat import ChatCompletionMessageParam
 
-from tests.e2e.conftest import ROOT, Gateway
+from tests.e2e.conftest import Gateway
+from tests.e2e.test_openai_sdk import CALCULATOR, CHAT
 
-CHAT = "llama-4-scout"
-SETTING = "  tools_enabled_default: [calculator, current_datetime]"
-QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is 1791 * 17?"}]
-CALCULATOR: ChatCompletionToolParam = {
-    "type": "function",
-    "function": {
-        "name": "calculator",
-        "description": "Evaluates an arithmetic expression.",
-        "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]},
-    },
-}
+QUESTION: Final[list[ChatCompletionMessageParam]] = [{"role": "user", "content": "What is 1791 * 17?"}]
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
-    folder = tmp_path_factory.mktemp("server-tools")
-    config: Path = folder / "gateway.yaml"
-    shipped = (ROOT / "gateway.yaml").read_text(encoding="utf-8")
-    config.write_text(shipped.replace("\ndefaults:\n", f"\ndefaults:\n{SETTING}\n", 1))
-    assert config.read_text() != shipped
-    gateway = Gateway(folder / "home", environment={"SPASS_CONFIG": str(config)})
-    gateway.start()
-    try:
-        with OpenAI(base_url=f"{gateway.url}/v1", api_key="demo-token", max_retries=0) as client:
-            yield client
-    finally:
-        gateway.stop()
+@pytest.fixture
+def client(gateway: Gateway) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{gateway.url}/v1", api_key="tooled-token", max_retries=0) as client:
+        yield client
 
 
 def test_the_gateway_runs_a_server_tool_and_returns_the_final_answer(client: OpenAI) -> None:
@@ -67,10 +47,3 @@ def test_a_tool_of_the_client_has_priority_over_a_server_tool_of_the_same_name(c
     tool_message: ChatCompletionMessageParam = {"role": "tool", "tool_call_id": call.id, "content": '{"result": 12345}'}
     second = client.chat.completions.create(model=CHAT, messages=[*QUESTION, assistant_message, tool_message], tools=[CALCULATOR])
     assert "12345" in (second.choices[0].message.content or "").replace(",", "").replace(".", "")
-
-
-def test_the_model_gets_no_server_tools_if_they_are_switched_off(client: OpenAI) -> None:
-    raw = client.chat.completions.with_raw_response.create(
-        model=CHAT, messages=QUESTION, extra_headers={"SPASS-Augment": "server-tools=off"}
-    )
-    assert raw.headers["SPASS-Cost-Sub-Calls"] == "1"

@@ -3,7 +3,6 @@
 import os
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -12,11 +11,13 @@ from typing import Any, Final
 import pytest
 
 from spass.sandbox.landlock import missing_for_processes
-from tests.e2e.conftest import Gateway
+from tests.e2e.conftest import Gateway, wait_until
 
 pytestmark = pytest.mark.skipif(missing_for_processes() is not None, reason=str(missing_for_processes()))
 
-UNTIL_TOLD: Final = "import os, time\nwhile not os.path.exists('told'): time.sleep(0.05)\nprint('told')"
+UNTIL_TOLD: Final = (
+    "import os, time\nopen('running', 'w').close()\nwhile not os.path.exists('told'): time.sleep(0.05)\nprint('told')"
+)
 
 
 def run_code(gateway: Gateway, token: str, code: str) -> dict[str, Any]:
@@ -28,14 +29,8 @@ def run_code(gateway: Gateway, token: str, code: str) -> dict[str, Any]:
 
 
 def scratch_folders(gateway: Gateway) -> list[Path]:
-    return [*Path(tempfile.gettempdir()).glob(f"spass-code-{gateway.pid}-*")]
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 50
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    """Return the folders of cells whose code runs. A file in the folder of one that starts would stop its start."""
+    return [file.parent for file in Path(tempfile.gettempdir()).glob(f"spass-code-{gateway.pid}-*/running")]
 
 
 def test_cells_of_one_tenant_do_not_delay_the_code_of_another(gateway: Gateway) -> None:

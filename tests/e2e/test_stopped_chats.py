@@ -1,7 +1,6 @@
 """Stop chats of a started gateway, over sockets: its providers see their connections closed within two seconds, and never get a
 conversation that they would refuse. Hostile providers end a stream as its grammar says."""
 
-import hashlib
 import json
 import random
 import re
@@ -14,8 +13,9 @@ from typing import Any, Final
 
 import pytest
 
-from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
-from tests.e2e.conftest import Gateway, running_gateway
+from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer
+from tests.e2e.conftest import Gateway, running_site
+from tests.e2e.sites import Site, chat_model
 from tests.stream_grammar import Event, answer_text, of_type, parse_events, receive
 from tests.unit.llm.wire_forms import SCRIPTS, WIRE_FORMS, WIRE_PATHS, WireScript, call
 from tests.valid_conversations import check_anthropic, check_openai
@@ -32,24 +32,6 @@ SILENCES: Final = {
     "a silence in the text": WireScript(["Well, well. "], cut=True),
     "a silence after a call": WireScript([[call("calculator", {"expression": "6*7"})]], cut=True),
 }
-
-CONFIG: Final = """
-llm:
-  retries: 0
-  backends:
-{backends}
-    - {{name: embedded, provider: embedded, supported_models: [all-minilm-l6-v2]}}
-models:
-{models}
-  - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}}
-defaults: {{compact_summary_model: openai}}
-tenants:
-  - id: stopping
-    tokens: [{{id: stopping, sha256: {digest}}}]
-"""
-AGENT: Final = (
-    "name: slow\nmodel: openai\ndescription: Answers.\nsystem_prompt: Answer.\ntools: [calculator, llm]\nmax_turns: 4\n"
-)
 SPLIT_NAME: Final = WireScript([[call("calculator", {"expression": "6*7"}, piece=1)]])
 HOSTILE: Final = {**SCRIPTS, **SILENCES, "a call whose name is split at every character": SPLIT_NAME}
 
@@ -158,18 +140,21 @@ def upstream() -> SlowUpstream:
 
 @pytest.fixture(scope="module")
 def gateway(upstream: SlowUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with serve(upstream.respond) as url:
-        backend = "    - {{name: {0}{2}, provider: {0}, base_url: '{1}/v1', supported_models: [{0}{2}]{3}}}"
-        model = "  - {{name: {0}, context_window: 100000, usd_per_mtok_in: 1, usd_per_mtok_out: 1}}"
-        backends = [backend.format(name, url, "", "") for name in PROVIDERS]
-        backends += [backend.format(name, url, IMPATIENT, ", timeout: 1") for name in PROVIDERS]
-        config = CONFIG.format(
-            backends="\n".join(backends),
-            models="\n".join(model.format(name + suffix) for name in PROVIDERS for suffix in ("", IMPATIENT)),
-            digest=hashlib.sha256(TOKEN.encode()).hexdigest(),
-        )
-        with running_gateway(tmp_path_factory.mktemp("stopping"), config, {"slow": AGENT}) as gateway:
-            yield gateway
+    """A gateway of its own, which calls no model twice."""
+    names = [name + suffix for name in PROVIDERS for suffix in ("", IMPATIENT)]
+    site = Site(
+        "stopping",
+        upstream.respond,
+        [chat_model(name) for name in names],
+        [{"name": "slow", "model": "openai", "system_prompt": "Answer.", "tools": ["calculator", "llm"], "max_turns": 4}],
+        backends=[
+            {"name": name, "provider": name.removesuffix(IMPATIENT), "supported_models": [name]}
+            | ({"timeout": 1} if name.endswith(IMPATIENT) else {})
+            for name in names
+        ],
+    )
+    with running_site(tmp_path_factory.mktemp("stopping"), site) as gateway:
+        yield gateway
 
 
 class Chat:

@@ -6,15 +6,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from local.home import ROOT
+from spass.testing.http_server import HttpAnswer, HttpRequest, serve
 from tests.e2e.conftest import Gateway
 from tests.e2e.cutting_proxy import cutting_proxy
 
@@ -75,24 +74,15 @@ def scripted_server(streams: list[list[dict[str, Any]]]) -> Iterator[tuple[str, 
     """Answer each POST with the next stream. Yield the server's URL and the list of the bodies that arrive."""
     bodies: list[object] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream")
-            self.end_headers()
-            self.wfile.write(b"retry: 1000\n\n: keep-alive\n\n")
-            attempt = len(bodies)
-            for number, event in enumerate(streams[attempt - 1], 1):
-                event_id = f"id: {attempt}-{number}\n" if event["type"] != "error" else ""
-                self.wfile.write(f"{event_id}data: {json.dumps(event)}\n\n".encode())
+    def pieces(attempt: int) -> Iterator[bytes]:
+        yield b"retry: 1000\n\n: keep-alive\n\n"
+        for number, event in enumerate(streams[attempt - 1], 1):
+            event_id = f"id: {attempt}-{number}\n" if event["type"] != "error" else ""
+            yield f"{event_id}data: {json.dumps(event)}\n\n".encode()
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Write nothing to the output of the tests."""
+    def respond(request: HttpRequest) -> HttpAnswer:
+        bodies.append(request.json)
+        return HttpAnswer(pieces(len(bodies)), content_type="text/event-stream")
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", bodies
-        finally:
-            server.shutdown()
+    with serve(respond) as url:
+        yield url, bodies

@@ -1,12 +1,11 @@
 """Answers that end early: a client disconnects, or the server stops."""
 
-import hashlib
 import json
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -14,31 +13,13 @@ import httpx
 import pytest
 
 from spass.core.messages import Json
-from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
-from tests.e2e.conftest import Gateway, running_gateway
+from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer
+from tests.e2e.conftest import Gateway, running_site, wait_until
+from tests.e2e.sites import Site, chat_model, tenant
 
 TOKEN: Final = "leaving-token"
 LIMITED: Final = "limited-token"
 SECONDS: Final = 20
-
-CONFIG: Final = """
-llm:
-  backends:
-    - {{name: endless, provider: openai, base_url: "{url}", supported_models: [endless]}}
-    - {{name: narrow, provider: openai, base_url: "{url}", supported_models: [narrow], max_concurrent: 1}}
-    - {{name: embedded, provider: embedded, supported_models: [all-minilm-l6-v2]}}
-models:
-  - {{name: narrow, context_window: 100000, usd_per_mtok_in: 1, usd_per_mtok_out: 1}}
-  - {{name: endless, context_window: 100000, usd_per_mtok_in: 1, usd_per_mtok_out: 1}}
-  - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}}
-defaults: {{compact_summary_model: endless}}
-tenants:
-  - id: leaving
-    tokens: [{{id: leaving, sha256: {digest}}}]
-  - id: limited
-    defaults: {{tokens_per_minute: 1300}}
-    tokens: [{{id: limited, sha256: {limited}}}]
-"""
 
 
 class EndlessUpstream:
@@ -88,15 +69,21 @@ def endless_upstream() -> EndlessUpstream:
 
 @pytest.fixture(scope="module")
 def gateway(endless_upstream: EndlessUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with serve(endless_upstream.answer) as url:
-        digest, limited = (hashlib.sha256(token.encode()).hexdigest() for token in (TOKEN, LIMITED))
-        config = CONFIG.format(url=f"{url}/v1", digest=digest, limited=limited)
-        agents = {
-            "counting": "name: counting\nmodel: endless\ndescription: Counts.\n",
-            "waiting": "name: waiting\nmodel: narrow\nmax_tokens: 400\ndescription: Waits.\n",
-        }
-        with running_gateway(tmp_path_factory.mktemp("streams"), config, agents) as gateway:
-            yield gateway
+    """A gateway of its own, because the last test stops it."""
+    site = Site(
+        "endless",
+        endless_upstream.answer,
+        [chat_model("endless"), chat_model("narrow")],
+        [
+            {"name": "counting", "model": "endless"},
+            {"name": "talking", "model": "endless", "kind": "simple"},
+            {"name": "waiting", "model": "narrow", "max_tokens": 400},
+        ],
+        [tenant("leaving"), tenant("limited", defaults={"tokens_per_minute": 1300})],
+        [{"supported_models": ["endless"]}, {"name": "narrow", "supported_models": ["narrow"], "max_concurrent": 1}],
+    )
+    with running_site(tmp_path_factory.mktemp("streams"), site) as gateway:
+        yield gateway
 
 
 @pytest.fixture
@@ -176,13 +163,6 @@ def test_a_chat_whose_client_leaves_while_it_waits_for_a_limit_is_not_made(
     assert upstream.asked == ["Hold.", "End."]
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_a_server_that_stops_ends_its_streams_with_an_error(gateway: Gateway) -> None:
     """This must be the last test, because it stops the gateway."""
     question = {"role": "user", "content": "Count."}
@@ -195,6 +175,8 @@ def test_a_server_that_stops_ends_its_streams_with_an_error(gateway: Gateway) ->
                 ("POST", "/v1/chat/completions", completion),
                 ("POST", "/c1/agents/counting/chat", chat),
                 ("GET", "/c1/agents/counting/chat/m1", None),
+                ("POST", "/a1/agents/talking/chat", {"message": "Count.", "stream": True}),
+                ("POST", "/v1/ask", {"input": "Count.", "agent": "simple", "model": "endless", "stream": True}),
             )
         ]
         assert all(map(next, lines))
@@ -202,7 +184,7 @@ def test_a_server_that_stops_ends_its_streams_with_an_error(gateway: Gateway) ->
         gateway.process.send_signal(signal.SIGINT)
         ends = [list(each)[-1] for each in lines]
     codes = [json.loads(end.removeprefix("data: "))["error"]["code"] for end in ends]
-    assert codes == ["internal_error"] * 3
+    assert codes == ["internal_error"] * len(lines)
     assert gateway.process.wait(SECONDS) == 0
     assert "CancelledError" not in gateway.output
 

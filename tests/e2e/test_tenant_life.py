@@ -1,6 +1,6 @@
 """Test the settings, audit records, usage and budget of a tenant through the API."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -21,7 +21,7 @@ WINDOW_SECONDS = 75  # a minute, and the most that buckets and clock skew may ad
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """An admin and a user of the tenant ``demo``, on a gateway of their own."""
+    """An admin and a user of a tenant that only this file uses."""
 
     admin: httpx.Client
     user: httpx.Client
@@ -44,10 +44,8 @@ class Tenant:
 
 
 @pytest.fixture
-def tenant(new_gateway: Callable[[], Gateway]) -> Iterator[Tenant]:
-    gateway = new_gateway()
-    gateway.start()
-    with gateway.client("demo-admin-token", "grace") as admin, gateway.client("demo-token", "ada") as user:
+def tenant(gateway: Gateway) -> Iterator[Tenant]:
+    with gateway.client("living-admin-token", "grace") as admin, gateway.client("living-token", "ada") as user:
         yield Tenant(admin, user)
 
 

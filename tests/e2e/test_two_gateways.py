@@ -1,36 +1,22 @@
 """Two gateways, each a process of its own, over one store: a stream of one is read in parts from both, byte for byte."""
 
-import hashlib
 import json
 import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Final
 
 import pytest
 
-from spass.testing.http_server import HttpAnswer, HttpRequest, serve
-from tests.e2e.conftest import Gateway, running_gateway
+from spass.testing.http_server import HttpAnswer, HttpRequest
+from tests.e2e.conftest import Gateway
+from tests.e2e.sites import Site, chat_model, share
 from tests.stream_grammar import answer_text, parse_events, receive
 
-TOKEN: Final = "two-gateways-token"
+TOKEN: Final = "talking-token"
 CHAT: Final = "/c1/agents/talker/chat"
 WORDS: Final = [f"wörd{number} " for number in range(60)]
-CONFIG: Final = """
-llm:
-  backends:
-    - {{name: talking, provider: openai, base_url: "{url}/v1", supported_models: [talking]}}
-    - {{name: embedded, provider: embedded, supported_models: [all-minilm-l6-v2]}}
-models:
-  - {{name: talking, context_window: 100000, usd_per_mtok_in: 1, usd_per_mtok_out: 1}}
-  - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}}
-defaults: {{compact_summary_model: talking}}
-tenants:
-  - id: two
-    tokens: [{{id: two, sha256: {digest}}}]
-"""
 
 
 def talk(_: HttpRequest) -> HttpAnswer:
@@ -47,19 +33,19 @@ def talk(_: HttpRequest) -> HttpAnswer:
     return HttpAnswer(chunks(), content_type="text/event-stream")
 
 
+share(Site("talking", talk, [chat_model("talking")], [{"name": "talker", "model": "talking"}]))
+
+
 @pytest.fixture(scope="module")
-def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Gateway]]:
-    """Two gateways. The second uses the storage of the first."""
-    with ExitStack() as stack:
-        folder = tmp_path_factory.mktemp("first")
-        config = CONFIG.format(url=stack.enter_context(serve(talk)), digest=hashlib.sha256(TOKEN.encode()).hexdigest())
-        agents = {"talker": "name: talker\nmodel: talking\ndescription: Talks.\n"}
-        first = stack.enter_context(running_gateway(folder, config, agents))
-        other = {**first.environment, **first.aws_environment()}
-        second = Gateway(tmp_path_factory.mktemp("second") / "home", environment=other)
-        second.start()
-        stack.callback(second.stop)
-        yield first, second
+def gateways(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Gateway]]:
+    """The shared gateway, and one that uses the storage of the shared one."""
+    environment = {**gateway.environment, **gateway.aws_environment()}
+    second = Gateway(tmp_path_factory.mktemp("second") / "home", environment=environment)
+    second.start()
+    yield gateway, second
+    assert second.process is not None
+    if second.process.poll() is None:
+        second.stop()
 
 
 def send(gateway: Gateway, message_id: str) -> bytes:

@@ -7,11 +7,11 @@ from typing import Any
 import httpx
 
 SECONDS = 240.0
-FINAL_STATUSES = ("succeeded", "failed")
+STATUSES = ("waiting", "queued", "running", "succeeded", "failed")
 
 
 def put(client: httpx.Client, index: str, filename: str, content: bytes) -> tuple[str, Mapping[str, Any]]:
-    """Upload a file as a client does, and return its id and its form."""
+    """Upload a file as a browser does, and return its id and its form. The form is the permission: it needs no token."""
     body = {"filename": filename, "content_type": "application/octet-stream", "size": len(content)}
     form = client.post(f"/a1/rag/indices/{index}/uploads", json=body).raise_for_status().json()
     files = {"file": (filename, content)}
@@ -20,10 +20,12 @@ def put(client: httpx.Client, index: str, filename: str, content: bytes) -> tupl
 
 
 def upload(client: httpx.Client, index: str, upload: str, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """Poll the upload until ``until(state)`` is true, and return that state."""
-    deadline, pause = time.monotonic() + SECONDS, 0.1
+    """Poll the upload until ``until(state)`` is true, and return that state. Its status must not go back."""
+    deadline, pause, reached = time.monotonic() + SECONDS, 0.1, 0
     while True:
         state: dict[str, Any] = client.get(f"/a1/rag/indices/{index}/uploads/{upload}").raise_for_status().json()
+        assert STATUSES.index(state["status"]) >= reached, state
+        reached = STATUSES.index(state["status"])
         if until(state):
             return state
         assert time.monotonic() < deadline, f"the upload stays {state}"
@@ -31,8 +33,8 @@ def upload(client: httpx.Client, index: str, upload: str, until: Callable[[dict[
         pause = min(1.0, pause * 1.1)
 
 
-def wait_for_upload(state: Mapping[str, Any]) -> bool:
-    return state["status"] in FINAL_STATUSES
+def has_ended(state: Mapping[str, Any]) -> bool:
+    return state["status"] in ("succeeded", "failed")
 
 
 def documents(client: httpx.Client, index: str) -> list[str]:

@@ -12,7 +12,7 @@ FILE = {"Content-Type": "application/octet-stream"}
 ARCHIVE = {"Content-Type": "application/zip"}
 
 
-def pack(files: Mapping[str, bytes]) -> bytes:
+def pack(files: Mapping[str, str | bytes]) -> bytes:
     """Return a zip of ``files``."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:

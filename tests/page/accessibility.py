@@ -7,12 +7,10 @@ from playwright.sync_api import Page
 
 _AXE: Final = (Path(__file__).resolve().parents[2] / "node_modules/axe-core/axe.min.js").read_text()
 _GRAVE: Final = {"serious", "critical"}
-_SIZES: Final = ({"width": 1280, "height": 800}, {"width": 390, "height": 800})
-# The theme changes colours only.
-_OPTIONS: Final = {
-    "light": "{resultTypes: ['violations'], rules: {'target-size': {enabled: true}}}",
-    "dark": "{resultTypes: ['violations'], runOnly: {type: 'rule', values: ['color-contrast']}}",
-}
+_ALL_RULES: Final = "{resultTypes: ['violations'], rules: {'target-size': {enabled: true}}}"
+_CONTRAST: Final = "{resultTypes: ['violations'], runOnly: {type: 'rule', values: ['color-contrast']}}"
+# The theme changes colours only, and the width changes none.
+_RUNS: Final = (("light", 1280, _ALL_RULES), ("dark", 1280, _CONTRAST), ("light", 390, _ALL_RULES))
 _SET_THEME: Final = "theme => { document.documentElement.dataset.theme = theme }"
 
 
@@ -21,14 +19,11 @@ def grave_findings(page: Page) -> list[str]:
     page.evaluate(_AXE)
     before, theme = page.viewport_size, page.evaluate("document.documentElement.dataset.theme")
     found: list[str] = []
-    for size in _SIZES:
-        page.set_viewport_size({"width": size["width"], "height": size["height"]})
-        for name in _OPTIONS:
-            page.evaluate(_SET_THEME, name)
-            result: dict[str, Any] = page.evaluate(f"axe.run({_OPTIONS[name]})")
-            found += [
-                _line(violation, name, size["width"]) for violation in result["violations"] if violation["impact"] in _GRAVE
-            ]
+    for name, width, options in _RUNS:
+        page.set_viewport_size({"width": width, "height": 800})
+        page.evaluate(_SET_THEME, name)
+        result: dict[str, Any] = page.evaluate(f"axe.run({options})")
+        found += [_line(violation, name, width) for violation in result["violations"] if violation["impact"] in _GRAVE]
     page.evaluate(_SET_THEME, theme)
     if before is not None:
         page.set_viewport_size(before)

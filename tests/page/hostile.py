@@ -3,10 +3,14 @@
 Every text that would run, run calls ``pwned()`` or loads something from ``evil.example``.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from playwright.sync_api import Page
+
+from spass.testing.model_server import Body, Completion, model_handler
+from tests.e2e.sites import Site, chat_model
 
 Shown: TypeAlias = Mapping[str, str]
 
@@ -155,3 +159,25 @@ def offenders(page: Page) -> list[Any]:
     """Return what is in the page although it must not be."""
     found: list[Any] = page.evaluate(OFFENDERS)
     return found
+
+
+LAST: Final = "The answer ends here."
+_GROUP: Final = 12
+"""Outputs in one answer."""
+
+
+def answers() -> list[str]:
+    """Return the outputs in groups, as answers. A fence that never closes ends its answer."""
+    texts = sorted(ALL.values(), key=lambda text: text.startswith("```js"))
+    return ["\n\n".join([*texts[at : at + _GROUP], LAST]) for at in range(0, len(texts), _GROUP)]
+
+
+def _respond(body: Body) -> Completion:
+    """Answer the question "answer 3" with the third answer, in pieces of one to five characters."""
+    question = next(message["content"] for message in reversed(body["messages"]) if message["role"] == "user")
+    text = answers()[int(re.findall(r"\d+", str(question))[-1])]
+    return Completion({"content": text}, pieces=re.findall(r"(?s).{1,5}", text))
+
+
+HOSTILE: Final = Site("hostile", model_handler(_respond), [chat_model("hostile")], [{"name": "mocker", "model": "hostile"}])
+"""An agent whose model answers with the hostile outputs."""

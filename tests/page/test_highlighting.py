@@ -18,6 +18,17 @@ SLOW: Final[Mapping[str, str]] = {
     "line breaks": "\n" * SIZE,
     "quotes": ('"' * 290 + "\n") * (SIZE // 291),
 }
+LOOP: Final = """() => {
+  let longest = 0;
+  for (let round = 0; round < 3; round++) {
+    const begun = performance.now();
+    let sum = 0;
+    for (let number = 0; number < 1e8; number++) sum += number % 7;
+    longest = Math.max(longest, sum && performance.now() - begun);
+  }
+  return longest;
+}"""
+LOOP_MILLISECONDS: Final = 200
 WATCH: Final = """() => {
   window.tasks = [];
   new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((entry) => entry.duration)))
@@ -57,6 +68,12 @@ async ([start, end]) => {
 """
 
 
+def slowness(page: Page) -> float:
+    """Return how many times longer a loop takes here than on an idle machine: at least 1, more beside other work."""
+    milliseconds: float = page.evaluate(LOOP)
+    return max(1.0, milliseconds / LOOP_MILLISECONDS)
+
+
 def longest_task(page: Page) -> float:
     """Return the milliseconds of the longest task since ``WATCH``."""
     page.wait_for_timeout(100)
@@ -76,7 +93,7 @@ def test_no_grammar_freezes_the_page_and_no_character_is_lost(tab: Tab) -> None:
     wrong, given_up = tab.page.evaluate(TEXT_OF_EACH, [grammars, dict(SLOW)])
     assert wrong == []
     assert 0 < given_up < len(grammars) * len(SLOW)
-    assert longest_task(tab.page) < MAX_TASK
+    assert longest_task(tab.page) < MAX_TASK * slowness(tab.page)
 
 
 def test_code_that_takes_a_grammar_too_long_is_plain_and_other_code_is_not(tab: Tab) -> None:
@@ -87,7 +104,7 @@ def test_code_that_takes_a_grammar_too_long_is_plain_and_other_code_is_not(tab: 
     code = tab.page.locator(".code code")
     for place in (1, 2):
         expect(code.nth(place).locator("span").first).to_be_visible()
-    assert longest_task(tab.page) < MAX_TASK
+    assert longest_task(tab.page) < MAX_TASK * slowness(tab.page)
     assert code.nth(0).text_content() == slow
     expect(code.nth(0).locator("span")).to_have_count(0)
     show(tab, ("[section]\nname = 1\n", "ini"), ("def last(): ...\n", "python"))

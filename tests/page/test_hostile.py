@@ -1,41 +1,24 @@
 """Nothing that a model, a file or a document writes runs, sends or loads anything in the page."""
 
-import hashlib
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from spass.testing.model_server import Body, Completion, serve_model
-from tests.e2e.conftest import Gateway, running_gateway
 from tests.page.exposed import with_modules
-from tests.page.hostile import ALL, LINKS, OFFENDERS, OTHERS, RAW_HTML, STRANGE_NAMES, WATCH_CODE, offenders
+from tests.page.hostile import ALL, LAST, LINKS, OFFENDERS, OTHERS, RAW_HTML, STRANGE_NAMES, WATCH_CODE, answers, offenders
 from tests.page.scripted import Script, frames, stream, turn
 from tests.page.tab import Tab
+from tests.sampling import sampled
 
-TOKEN = "hostile-token"
-GROUP = 12
-"""Outputs in one answer."""
-LAST = "The answer ends here."
-CONFIG = """
-llm:
-  backends:
-    - {{name: script, provider: openai, base_url: "{upstream}/v1", supported_models: [scripted]}}
-    - {{name: embedded, provider: embedded, supported_models: [all-minilm-l6-v2]}}
-models:
-  - {{name: scripted, context_window: 100000}}
-  - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}}
-defaults: {{compact_summary_model: scripted}}
-tenants: [{{id: hostile, tokens: [{{id: hostile, sha256: {digest}}}]}}]
-"""
-AGENT = "name: helper\nmodel: scripted\ndescription: Helps.\ntools: [read_file, list_directory]\nworkspace: default\n"
+CUTS: Final = sampled(range(1, max(map(len, ALL.values()))), 5)
+"""The characters after which a run cuts the outputs."""
 
-GROW = (
+GROW: Final = (
     """
-async (texts) => {
+async ([texts, ends]) => {
   const { Markdown } = await load("markdown.js");
   const check = """
     + OFFENDERS
@@ -45,7 +28,7 @@ async (texts) => {
     const growing = new Markdown(), whole = new Markdown();
     document.body.append(growing.element);
     const found = new Set();
-    for (let end = 1; end <= text.length; end++) {
+    for (const end of [...ends.filter((one) => one < text.length), text.length]) {
       growing.update(text.slice(0, end), end === text.length);
       for (const one of check()) found.add(one);
     }
@@ -63,59 +46,33 @@ async (texts) => {
 )
 
 
-def answers() -> list[str]:
-    """Return the outputs in groups, as answers. A fence that never closes ends its answer."""
-    texts = sorted(ALL.values(), key=lambda text: text.startswith("```js"))
-    return ["\n\n".join([*texts[at : at + GROUP], LAST]) for at in range(0, len(texts), GROUP)]
-
-
-def respond(body: Body) -> Completion:
-    """Answer the question "answer 3" with the third answer, in pieces of one to five characters."""
-    question = next(message["content"] for message in reversed(body["messages"]) if message["role"] == "user")
-    text = answers()[int(re.findall(r"\d+", str(question))[-1])]
-    return Completion({"content": text}, pieces=re.findall(r"(?s).{1,5}", text))
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with serve_model(respond) as upstream:
-        config = CONFIG.format(upstream=upstream, digest=hashlib.sha256(TOKEN.encode()).hexdigest())
-        with running_gateway(tmp_path_factory.mktemp("hostile"), config, {"helper": AGENT}) as running:
-            yield running
-
-
-def watched(tab: Tab) -> Tab:
-    tab.page.add_init_script(WATCH_CODE)
-    return tab
-
-
 @pytest.fixture
 def quiet(tab: Tab) -> Tab:
-    """A tab at the stand-in gateway that notices code which runs."""
-    return watched(tab)
+    """A tab that notices code which runs."""
+    tab.page.add_init_script(WATCH_CODE)
+    return tab
 
 
 def test_there_are_more_than_sixty_hostile_outputs() -> None:
     assert len(set(ALL.values())) == len(ALL) >= 60
 
 
-def test_hostile_answers_are_read_in_pieces_and_do_nothing(new: Callable[[str], Tab], gateway: Gateway) -> None:
-    tab = watched(new(gateway.url))
-    tab.sign_in(TOKEN, fragment="#/chat/helper/new")
+def test_hostile_answers_are_read_in_pieces_and_do_nothing(quiet: Tab) -> None:
+    quiet.sign_in("hostile-token", fragment="#/chat/mocker/new")
     for number in range(len(answers())):
-        tab.page.get_by_label("Message", exact=True).fill(f"answer {number}")
-        tab.page.get_by_role("button", name="Send").click()
-        expect(tab.page.locator(".turn").nth(number)).to_contain_text(LAST)
-        expect(tab.page.get_by_role("button", name="Send")).to_be_visible()
-        assert offenders(tab.page) == []
-    tab.page.reload()
-    expect(tab.page.locator("#log").get_by_text(LAST)).to_have_count(len(answers()))
-    assert offenders(tab.page) == []
+        quiet.page.get_by_label("Message", exact=True).fill(f"answer {number}")
+        quiet.page.get_by_role("button", name="Send").click()
+        expect(quiet.page.locator(".turn").nth(number)).to_contain_text(LAST)
+        expect(quiet.page.get_by_role("button", name="Send")).to_be_visible()
+        assert offenders(quiet.page) == []
+    quiet.page.reload()
+    expect(quiet.page.locator("#log").get_by_text(LAST)).to_have_count(len(answers()))
+    assert offenders(quiet.page) == []
 
 
 def test_a_hostile_output_that_is_cut_anywhere_does_nothing(quiet: Tab) -> None:
     with_modules(quiet).sign_in()
-    report: Mapping[str, Any] = quiet.page.evaluate(GROW, dict(ALL))
+    report: Mapping[str, Any] = quiet.page.evaluate(GROW, [dict(ALL), list(CUTS)])
     assert {name: one["found"] for name, one in report.items() if one["found"]} == {}
     assert [name for name, one in report.items() if not one["same"]] == []
     for name, text in RAW_HTML.items():
@@ -127,7 +84,7 @@ def test_a_hostile_output_that_is_cut_anywhere_does_nothing(quiet: Tab) -> None:
 
 def test_a_link_shows_its_host_in_ascii_after_a_text_that_cannot_hide_it(quiet: Tab) -> None:
     with_modules(quiet).sign_in()
-    report: Mapping[str, Any] = quiet.page.evaluate(GROW, {name: OTHERS[name] for name in OTHERS})
+    report: Mapping[str, Any] = quiet.page.evaluate(GROW, [dict(OTHERS), []])
     assert report["homograph"]["text"].strip() == "apple.com (xn--pple-43d.com)"
     assert report["text of another host"]["text"].strip() == "https://bank.example (evil.example)"
     assert report["reversed text"]["text"].strip() == "⟨U+202E⟩elpmaxe.knab⟨U+202C⟩ (evil.example)"

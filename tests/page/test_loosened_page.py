@@ -160,7 +160,7 @@ def defects(page: Page, url: str, build: ExposedBuild) -> list[Any]:
     kept = page.evaluate(SANITIZE, list(DIRTY))
     faults: list[Any] = [source for source, elements in kept if not set(elements) <= KEPT]
     page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
-    report: dict[str, Any] = page.evaluate(GROW, {name: text for name, text in ALL.items() if len(text) < 70})
+    report: dict[str, Any] = page.evaluate(GROW, [{name: text for name, text in ALL.items() if len(text) < 70}, []])
     for name, one in report.items():
         faults += [f"{name}: {found}" for found in one["found"]]
         text = one["text"]

@@ -39,12 +39,12 @@ def test_a_view_with_nothing_to_show_says_why_and_axe_finds_nothing_grave(tab: T
     tab.page.reload()
     expect(tab.page.locator("main").get_by_text("Loading").first).to_be_visible()
     found = {"loading": grave_findings(tab.page)}
-    for name, (answer, text) in STATES.items():
+    for answer, text in STATES.values():
         tab.page.unroute(pattern)
         tab.page.route(pattern, answer)
         tab.page.reload()
         alert = tab.page.locator("main").get_by_role("alert").filter(has_text=text).first
         expect(alert).to_be_visible()
         expect(alert.get_by_role("button", name="Try again")).to_be_visible()
-        found[name] = grave_findings(tab.page)
+    found["failed"] = grave_findings(tab.page)  # the other two differ from it by a text alone
     assert {name: lines for name, lines in found.items() if lines} == {}

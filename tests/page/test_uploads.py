@@ -7,7 +7,7 @@ from playwright.sync_api import Route, expect
 
 from spass.rag.index.documents import MAX_UPLOAD_BYTES
 from tests.e2e.conftest import Gateway
-from tests.e2e.upload_client import upload, wait_for_upload
+from tests.e2e.upload_client import has_ended, upload
 from tests.page.exposed import with_modules
 from tests.page.filling import GUIDE, add, append, bucket_of, file, sent_to
 from tests.page.tab import Tab
@@ -81,7 +81,7 @@ def test_a_file_whose_arrival_was_not_heard_is_not_sent_twice(sender: Tab, stand
     expect(sender.page.get_by_role("alert")).to_contain_text("broke off")
     with standin.client() as client:
         sent = client.get(f"/a1/rag/indices/{index}/uploads").json()["uploads"][0]["id"]
-        assert upload(client, index, sent, wait_for_upload)["status"] == "succeeded"
+        assert upload(client, index, sent, has_ended)["status"] == "succeeded"
     sender.page.get_by_role("button", name="Send guide.md again").click()
     expect(sender.page.get_by_role("list", name="Uploads")).to_contain_text("succeeded")
     assert len(posts) == 1

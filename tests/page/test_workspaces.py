@@ -1,6 +1,5 @@
 """Workspaces: files, versions with their diffs, restore, and zips in and out."""
 
-import io
 import zipfile
 from pathlib import Path
 from urllib.parse import quote
@@ -8,6 +7,7 @@ from urllib.parse import quote
 from playwright.sync_api import FilePayload, Locator, Route, expect
 
 from tests.e2e.conftest import Gateway
+from tests.functions.workspace_client import pack
 from tests.page.accessibility import grave_findings
 from tests.page.tab import Tab
 
@@ -18,14 +18,6 @@ def write(gateway: Gateway, workspace: str, path: str, content: bytes) -> None:
     with gateway.client() as client:
         address = f"/a1/workspaces/{workspace}/file?path={quote(path)}"
         client.put(address, content=content, headers={"Content-Type": "application/octet-stream"}).raise_for_status()
-
-
-def zipped(files: dict[str, str]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for path, text in files.items():
-            archive.writestr(path, text)
-    return buffer.getvalue()
 
 
 def choose(tab: Tab, content: bytes, name: str = "files.zip") -> None:
@@ -147,11 +139,11 @@ def test_a_zip_makes_a_workspace_and_comes_out_the_same(tab: Tab, standin: Gatew
     tab.sign_in(user="zipper", fragment="#/workspaces")
     tab.page.get_by_text("New workspace from a zip").click()
     tab.page.get_by_label("Name").fill("zipped")
-    choose(tab, zipped(files))
+    choose(tab, pack(files))
     tab.page.get_by_role("button", name="Create it").click()
     expect(tab.page.get_by_role("heading", name="zipped")).to_be_visible()
     tab.page.get_by_role("link", name="Zip", exact=True).click()
-    choose(tab, zipped({"more.txt": "more\n"}))
+    choose(tab, pack({"more.txt": "more\n"}))
     tab.page.get_by_role("button", name="Send the zip").click()
     expect(tab.page.get_by_text("Version 2 is there: 1 file added, 0 changed, 0 deleted.")).to_be_visible()
     with tab.page.expect_download() as saving:
@@ -160,7 +152,7 @@ def test_a_zip_makes_a_workspace_and_comes_out_the_same(tab: Tab, standin: Gatew
     with zipfile.ZipFile(saving.value.path()) as archive:
         assert {name: archive.read(name).decode() for name in archive.namelist()} == files | {"more.txt": "more\n"}
     tab.page.get_by_label("Delete those that the zip does not have.").check()
-    choose(tab, zipped({"only.txt": "only\n"}))
+    choose(tab, pack({"only.txt": "only\n"}))
     tab.page.get_by_role("button", name="Send the zip").click()
     expect(tab.page.get_by_text("1 file added, 0 changed, 3 deleted.")).to_be_visible()
 
@@ -170,7 +162,7 @@ def test_an_existing_workspace_is_not_overwritten_by_a_new_one(tab: Tab, standin
     tab.sign_in(user="taker", fragment="#/workspaces")
     tab.page.get_by_text("New workspace from a zip").click()
     tab.page.get_by_label("Name").fill("taken")
-    choose(tab, zipped({"b.txt": "b"}))
+    choose(tab, pack({"b.txt": "b"}))
     tab.page.get_by_role("button", name="Create it").click()
     expect(tab.page.get_by_text("There is a workspace “taken” already.")).to_be_visible()
     with standin.client() as client:
@@ -194,7 +186,7 @@ def test_a_zip_with_a_bad_entry_is_refused_by_its_name(tab: Tab, standin: Gatewa
     write(standin, "strict", "a.txt", b"a\n")
     tab.expects_failed_requests = True
     tab.sign_in(user="strict", fragment="#/workspaces/strict/zip")
-    choose(tab, zipped({"good.txt": "good", "../escape.txt": "bad"}))
+    choose(tab, pack({"good.txt": "good", "../escape.txt": "bad"}))
     tab.page.get_by_role("button", name="Send the zip").click()
     expect(tab.page.get_by_role("alert")).to_contain_text("../escape.txt")
     with standin.client() as client:
@@ -219,7 +211,7 @@ def test_a_new_session_works_in_the_chosen_workspace(tab: Tab, standin: Gateway)
 
 def test_what_was_opened_in_one_version_is_not_shown_for_another(tab: Tab, standin: Gateway) -> None:
     for text in ("one", "two"):
-        archive = zipped({f"{text}-{number:02}.txt": text for number in range(45)})
+        archive = pack({f"{text}-{number:02}.txt": text for number in range(45)})
         with standin.client() as client:
             headers = {"Content-Type": "application/zip"}
             client.put("/a1/workspaces/many/archive?mode=merge", content=archive, headers=headers).raise_for_status()

@@ -1,6 +1,5 @@
 """A gateway whose model writes what a test lets it write, when the test lets it."""
 
-import hashlib
 import json
 import queue
 from collections.abc import Iterator
@@ -9,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from spass.testing.model_server import Body, Completion, serve_model
-from tests.e2e.conftest import Gateway, running_gateway
+from spass.testing.model_server import Body, Completion, model_handler
+from tests.e2e.conftest import Gateway, running_site
+from tests.e2e.sites import Entry, Site, chat_model, tenant, token
 
 TOKEN: Final = "writer-token"
 OTHER_TOKEN: Final = "second-writer-token"
@@ -18,26 +18,6 @@ MAX_SILENCE: Final = 300.0  # seconds; longer than half of the longest outage
 PAUSE: Final = 0.03  # seconds before each word of an answer to `words <number>`
 
 _USAGE: Final = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
-
-_CONFIG: Final = """
-llm:
-  retries: 0
-  backends:
-    - {{name: writer, provider: openai, base_url: "{upstream}/v1", supported_models: [writer]}}
-    - {{name: embedded, provider: embedded, supported_models: [all-minilm-l6-v2]}}
-models:
-  - {{name: writer, context_window: 100000, usd_per_mtok_in: 1, usd_per_mtok_out: 2}}
-  - {{name: all-minilm-l6-v2, kind: embedding, dimensions: 384, context_window: 256}}
-defaults: {{compact_summary_model: writer}}
-tenants:
-  - id: page
-    tokens: [{tokens}]
-"""
-_AGENTS: Final = {
-    "poet": "name: poet\nmodel: writer\ndescription: Writes.\nsystem_prompt: Write.\ntools: [calculator]\n",
-    "clerk": "name: clerk\nmodel: writer\ndescription: Answers.\nsystem_prompt: Answer.\n",
-    "diary": "name: diary\nkind: operative\nmodel: writer\ndescription: Goes on.\nsystem_prompt: Write.\n",
-}
 
 
 @dataclass
@@ -108,16 +88,20 @@ class Writer:
         return [[(message["role"], message["content"]) for message in page["messages"]] for page in pages]
 
 
+def writer_site(model: Model) -> Site:
+    """Return the agents poet, clerk and diary, whose model is ``model``, for a tenant with two tokens."""
+    agents: list[Entry] = [
+        {"name": "poet", "model": "writer", "description": "Writes.", "system_prompt": "Write.", "tools": ["calculator"]},
+        {"name": "clerk", "model": "writer", "description": "Answers.", "system_prompt": "Answer."},
+        {"name": "diary", "model": "writer", "description": "Goes on.", "system_prompt": "Write.", "kind": "operative"},
+    ]
+    tenants = [tenant("page", token(TOKEN), token(OTHER_TOKEN))]
+    return Site("writer", model_handler(model.respond), [chat_model("writer")], agents, tenants)
+
+
 @contextmanager
 def serving_writer(folder: Path) -> Iterator[Writer]:
-    """Serve a model and a gateway with it until the block ends. Its two tokens are ``TOKEN`` and ``OTHER_TOKEN``."""
+    """Serve a model and a gateway with it alone until the block ends, for a test that restarts it."""
     model = Model()
-    tokens = ", ".join(
-        f"{{id: {name}, sha256: {hashlib.sha256(token.encode()).hexdigest()}}}"
-        for name, token in (("writer", TOKEN), ("second", OTHER_TOKEN))
-    )
-    with (
-        serve_model(model.respond) as upstream,
-        running_gateway(folder, _CONFIG.format(upstream=upstream, tokens=tokens), _AGENTS) as gateway,
-    ):
+    with running_site(folder, writer_site(model)) as gateway:
         yield Writer(gateway, model)

@@ -1,12 +1,18 @@
 """Tests of the division of the tests into parts."""
 
-from tests.__main__ import divide, files_with_tests, recorded_durations
+from tests.__main__ import TOGETHER, divide, files_with_tests, recorded_durations
 
 
 def test_every_file_is_in_one_part() -> None:
     files = files_with_tests()
     parts = divide(files, recorded_durations(), 4)
     assert sorted(file for part in parts for file in part) == files
+
+
+def test_the_files_that_share_a_gateway_are_in_one_part() -> None:
+    parts = divide(files_with_tests(), recorded_durations(), 4)
+    for folder in TOGETHER:
+        assert sum(any(file.startswith(folder) for file in part) for part in parts) == 1
 
 
 def test_parts_take_about_the_same_time() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, TypeAlias
 
-from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
+from spass.testing.http_server import HttpAnswer, HttpRequest, RequestHandler, json_answer, serve
 
 Body: TypeAlias = Mapping[str, Any]
 """The JSON object of a request."""
@@ -58,11 +58,9 @@ def hashed_vector(text: str) -> Sequence[float]:
     return [((seed >> shift) & 0xFF) / 256 for shift in range(0, 32, 4)]
 
 
-def serve_model(
-    script: Script, *, embed: Embed = hashed_vector, get: Callable[[str], object] = lambda _: {}
-) -> AbstractContextManager[str]:
-    """Serve chat completions by ``script`` and embeddings by ``embed`` until the block ends. Yield the server's URL; the base URL
-    of a backend is this and ``/v1``. GET requests are answered with the JSON that ``get`` makes of the path."""
+def model_handler(script: Script, *, embed: Embed = hashed_vector, get: Callable[[str], object] = lambda _: {}) -> RequestHandler:
+    """Return a handler that answers chat completions by ``script`` and embeddings by ``embed``. It answers GET requests with the
+    JSON that ``get`` makes of the path."""
 
     def respond(request: HttpRequest) -> HttpAnswer | None:
         if request.method == "GET":
@@ -78,7 +76,14 @@ def serve_model(
         time.sleep(answer.pause * sum(1 for _ in answer.texts))
         return json_answer(_completion_body(body, answer))
 
-    return serve(respond)
+    return respond
+
+
+def serve_model(
+    script: Script, *, embed: Embed = hashed_vector, get: Callable[[str], object] = lambda _: {}
+) -> AbstractContextManager[str]:
+    """Serve a ``model_handler`` until the block ends. Yield the server's URL; the base URL of a backend is this and ``/v1``."""
+    return serve(model_handler(script, embed=embed, get=get))
 
 
 def _head(body: Body, kind: str) -> dict[str, Any]:
