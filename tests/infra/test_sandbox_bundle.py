@@ -61,7 +61,7 @@ def test_the_deployed_function_runs_code_and_leaves_nothing(task: Path, tmp_path
     limits = {"cpu_cell": 5, "cpu_turn": 10, "wall_cell": 10, "memory": 512 * 2**20, "waits": 64}
     start = {"token": TOKEN, "started": 1.8e9, "limits": limits, "variables": {"numbers": ["40", "2"]}, "cells": [cell]}
     packed = base64.b64encode(zlib.compress(json.dumps({**start, "journal": [[]]}).encode())).decode()
-    answer = invoke(task, {"start": packed, "token": TOKEN, "cells": 1, "cell_cpu": 5, "cell_wall": 10}, tmp_path)
+    answer = invoke(task, {"start": packed, "token": TOKEN, "cell_cpu": 5, "cell_wall": 10}, tmp_path)
     lines = zlib.decompress(base64.b64decode(answer["lines"])).decode().splitlines()
     *_, (token, result) = [line.split(" ", 1) for line in lines]
     assert (token, answer["fault"]) == (TOKEN, None), lines

@@ -68,6 +68,11 @@ def check_seen(store: TenantStore, approval: Approval, call: StoredCall, seen: s
     if approval.is_shown_whole:
         return
     path = f"/a1/approvals/{approval.id}/changes"
+    if not _is_whole(_changes(call)):
+        raise PreviewNotSeen(
+            "This call cannot be approved: an earlier release stored it without the whole preview. Deny it, and let the agent "
+            "make it again."
+        )
     if seen != encode_cursor(_scope(store, approval), _digest(call)):
         raise PreviewNotSeen(
             f"The preview does not show all that this call does. GET {path}, follow next_cursor until it is null, and send the "

@@ -102,9 +102,14 @@ class Approval:
 
     @property
     def is_shown_whole(self) -> bool:
-        """Return True if the preview and the blocks show all that the call does. Only the preview of a change of a workspace may
-        say that they do not."""
-        return not isinstance(self.preview, Mapping) or self.preview.get("complete") is not False
+        """Return True if the preview and the blocks show all that the call does. Those of the release before 0.1.0 do not say it:
+        without a sign that nothing was cut, nobody has seen the whole call."""
+        preview: Mapping[str, Json] = self.preview if isinstance(self.preview, Mapping) else {}
+        complete = preview.get("complete")
+        if isinstance(complete, bool):
+            return complete
+        is_cut = any(isinstance(block, Mapping) and block.get("truncated") for block in self.rich)
+        return not (is_cut or "omitted" in preview or preview.keys() == {"note"})
 
     def executed(self, result: Json, reason: str | None, now: float) -> Self:
         """Return the approval after its call was executed with ``result``."""

@@ -105,7 +105,7 @@ class _Child:
 
     def __init__(self, event: dict[str, Any], deadline: float) -> None:
         self._cell_end = b"\n" + event["token"].encode() + b' {"cell"'
-        self._cells_left: int = event["cells"] - 1
+        self._cells_left: int = event.get("cells", 1) - 1  # gateways of the release before do not send it while a deployment runs
         self._cell_cpu: float = event["cell_cpu"]
         self._cell_wall: float = event["cell_wall"]
         self._deadline = deadline
