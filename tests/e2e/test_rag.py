@@ -157,32 +157,3 @@ def test_a_file_that_an_operator_puts_into_the_bucket_is_ingested_too(gateway: G
     assert failures in ([], ["superseded"])
     assert documents(client, "operators").count("kaese") == 1
     assert ok(client.get("/a1/rag/indices/operators/documents/kaese"))["text"] == "Der Emmentaler"
-
-
-def test_a_two_step_tool_writes_only_with_its_confirm_token(client: httpx.Client, index: str) -> None:
-    def run(name: str, **arguments: object) -> httpx.Response:
-        return client.post("/v1/tools/execute", json={"name": name, "arguments": arguments})
-
-    def result(name: str, **arguments: object) -> Any:
-        return ok(run(name, **arguments))["result"]
-
-    def run_confirmed(name: str, **arguments: object) -> Any:
-        preview = result(name, index_id=index, **arguments)
-        assert (preview["confirm_required"], preview["op"], preview["expires_in_seconds"]) == (True, name, 60)
-        assert preview["preview"]["index_id"] == index
-        changes = result(name, index_id=index, **arguments, confirm_token=preview["confirm_token"])
-        repeated_call = run(name, index_id=index, **arguments, confirm_token=preview["confirm_token"])
-        assert status_and_code(repeated_call) == (409, "confirm_token_invalid")
-        return changes
-
-    assert run_confirmed("rag_index_create", documents=BERGE[:2])["version"] == 1
-    assert run_confirmed("rag_doc_append", documents=BERGE[2:])["doc_count"] == 3
-    assert run_confirmed("rag_doc_patch", doc_id="feldberg", metadata={"m": 1493})["metadata"] == {"m": 1493}
-    assert index in str(result("rag_index_list"))
-    assert result("rag_index_describe", index_id=index)["doc_count"] == 3
-    assert "Schwarzwald" in str(result("rag_doc_list", index_id=index, limit=1))
-    assert result("rag_doc_get", index_id=index, doc_id="watzmann")["text"] == BERGE[1]["text"]
-    assert "zugspitze" in str(result("rag_query", index_id=index, query="Was ist die Zugspitze?", top_k=1))
-    assert run_confirmed("rag_doc_delete", doc_id="watzmann") == {"deleted": True}
-    assert run_confirmed("rag_index_delete") == {"deleted": True}
-    assert status_and_code(client.get(f"/a1/rag/indices/{index}")) == (404, "index_not_found")
