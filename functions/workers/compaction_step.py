@@ -13,7 +13,8 @@ from spass.web.worker_function import worker_handler
 async def work(services: Services, event: Mapping[str, Any], deadline: Deadline) -> Json:
     """Run one step of a job: ``plan``, ``summarise``, ``commit``, or ``fail`` after another step failed.
 
-    ``wait`` in the answer is the number of seconds after which the machine calls ``summarise`` again, or 0.
+    ``wait`` in the answer is the number of seconds after which the machine calls ``summarise`` again, or 0. Executions of the
+    release before do not wait, and end while the new functions are at work: they lack ``may_wait``.
     """
     wait = 0
     store, job, steps = services.aws.for_tenant(TenantId(event["tenant"])), JobId(event["job"]), services.compaction_steps
@@ -21,7 +22,7 @@ async def work(services: Services, event: Mapping[str, Any], deadline: Deadline)
         case "plan":
             await steps.plan(store, job)
         case "summarise":
-            wait = await steps.summarise(store, job, deadline)
+            wait = await steps.summarise(store, job, deadline, may_wait="may_wait" in event)
         case "commit":
             await steps.commit(store, job)
         case "fail":

@@ -170,9 +170,9 @@ class SimulatedDeployment(MemoryAws):
         for task in (*self._deliveries, *self.executions.values()):
             task.result()
 
-    async def step(self, step: str, job: str) -> Json:
+    async def step(self, step: str, job: str, **more: Json) -> Json:
         """Invoke a step as a late retry does, and return its answer."""
-        return await self._invoked(step, compaction_step.work, {"step": step, "tenant": "demo", "job": job})
+        return await self._invoked(step, compaction_step.work, {"step": step, "tenant": "demo", "job": job, **more})
 
     async def message(self, *bodies: str) -> Json:
         """Send a batch to the worker of the queue and return its answer."""

@@ -97,14 +97,14 @@ class CompactionSteps:
         except ConditionFailed:
             await self._release_if_finished(store, held.job)
 
-    async def summarise(self, store: TenantStore, job_id: JobId, deadline: Deadline) -> int:
-        """Store the draft of the summary, or end the job as failed, and return 0. If a rate limit does not let it begin, return
-        the seconds after which this must be called again."""
+    async def summarise(self, store: TenantStore, job_id: JobId, deadline: Deadline, *, may_wait: bool = False) -> int:
+        """Store the draft of the summary, or end the job as failed, and return 0. With ``may_wait``, if a rate limit does not let
+        it begin, return the seconds after which this must be called again."""
         held = await self._acquire(store, job_id)
         if held is None or await _read_draft(store, held.job) is not None:
             return 0
         job, session = held
-        scope = _job_scope(store, job, deadline, self._bus)
+        scope = replace(_job_scope(store, job, deadline, self._bus), can_be_put_back=may_wait)
         try:
             async with renewing(lambda: renew_hold(store, job.plan.source, job.id, self._clock())):
                 turns = await load_turns(store, session.id, session.compacted_before)
@@ -116,7 +116,7 @@ class CompactionSteps:
             await _add_cost(store, job, scope.tally.total)
             raise
         except SpassError as error:
-            wait = self._seconds_to_wait(job, error) if not scope.tally.has_acted else 0
+            wait = self._seconds_to_wait(job, error) if may_wait and not scope.tally.has_acted else 0
             if wait and await self._keep(store, job, wait):
                 return wait
             await fail_job(store, job, JobFailure.of(error), self._clock(), cost=scope.tally.total)
@@ -249,7 +249,7 @@ def _job_scope(store: TenantStore, job: Job, deadline: Deadline, bus: EventBus) 
         bypass_cache=True,
         bus=bus,
     )
-    return replace(scope, max_wait=JOB_MAX_WAIT, can_be_put_back=True).for_agent(job.agent, job.plan.source)
+    return replace(scope, max_wait=JOB_MAX_WAIT).for_agent(job.agent, job.plan.source)
 
 
 async def _add_cost(store: TenantStore, job: Job, cost: Cost) -> None:

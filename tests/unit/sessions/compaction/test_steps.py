@@ -12,7 +12,7 @@ from spass.aws.leases import LEASE_SECONDS
 from spass.aws.table import TTL
 from spass.aws.writes import Put, Update
 from spass.calls.admission import Admission, CallReservation
-from spass.calls.scope import REQUEST_MAX_WAIT, Scope
+from spass.calls.scope import JOB_MAX_WAIT, REQUEST_MAX_WAIT, Scope
 from spass.core.cost import Cost
 from spass.core.errors import RateLimited
 from spass.core.ids import AgentName, JobId, MessageId, SessionId, UserId, new_id
@@ -439,7 +439,7 @@ async def test_a_summary_that_meets_the_rate_limit_leaves_its_function(
     job = await start_job(deployment, session)
     await deployment.step("plan", job)
     for _ in range(2):
-        answer = await deployment.step("summarise", job)
+        answer = await deployment.step("summarise", job, may_wait=True)
         assert isinstance(answer, dict)
         wait = answer["wait"]
         assert isinstance(wait, int)
@@ -455,6 +455,21 @@ async def test_a_summary_that_meets_the_rate_limit_leaves_its_function(
     await deployment.step("commit", job)
     assert (await job_of(deployment, job)).status == "succeeded"
     assert len(deployment.model.requests) == 1
+
+
+async def test_an_execution_of_the_release_before_waits_in_its_function(
+    deployment: SimulatedDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine has no state that waits: it would go on to the commit without a summary, and retry that for minutes."""
+    limit = Limited(monkeypatch)
+    session = await deployment.session()
+    job = await start_job(deployment, session)
+    assert await deployment.step("summarise", job) == {"job": job, "wait": 0}
+    assert limit.waits == [JOB_MAX_WAIT]
+    record = await job_of(deployment, job)
+    assert record.failure is not None
+    assert record.failure.code == "rate_limited"
+    assert (await deployment.head(session)).hold is None
 
 
 async def test_a_summary_that_does_not_get_below_the_rate_limit_fails_in_minutes(
@@ -481,8 +496,8 @@ async def test_a_job_that_ends_while_its_summary_is_put_back_stays_ended(
     Limited(monkeypatch)
     session = await deployment.session()
     job = await start_job(deployment, session)
-    await deployment.step("summarise", job)
+    await deployment.step("summarise", job, may_wait=True)
     await deployment.step("fail", job)
-    assert await deployment.step("summarise", job) == {"job": job, "wait": 0}
+    assert await deployment.step("summarise", job, may_wait=True) == {"job": job, "wait": 0}
     assert (await job_of(deployment, job)).status == "failed"
     assert (await deployment.head(session)).hold is None
