@@ -13,13 +13,17 @@ from moto.core.botocore_stubber import BotocoreStubber
 from moto.core.common_types import TYPE_RESPONSE
 
 from spass.aws.clients import Aws
+from spass.sandbox.harnesses import versions
 from spass.testing.aws import MemoryAws
 from spass.testing.gateway import ScriptedServices
+from tests.contained_kinds import IMAGE
 from tests.functions.compaction_harness import CompactionHarness, SummaryScript
 from tests.functions.gateway import Gateway, create_storage, emulated_aws
 from tests.functions.managed_agents import TARGETS, ManagedClient
 from tests.functions.state_machine import StateMachinePlayer
+from tests.recording_runtime import RecordingRuntime
 from tests.simulated.chats import Chats, virtual_clocks
+from tests.unit.sandbox.harnesses.stand_ins import StandIns
 from tests.unit.virtual_time import BACKEND, VirtualLoop
 
 
@@ -64,6 +68,26 @@ def client(gateway: Gateway) -> ManagedClient:
     """A client of managed agents, whose gateway has a scheduler and a queue for runs."""
     gateway.services.settings = replace(gateway.services.settings, job_targets=TARGETS)
     return ManagedClient(gateway)
+
+
+@pytest.fixture
+def stand_ins(gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
+    """Stand-ins for the SDKs of foreign agents, which ``gateway`` runs."""
+    monkeypatch.setattr(versions, "_answers", {})
+    (tmp_path / "machine").mkdir()
+    stand_ins = StandIns(tmp_path / "machine")
+    gateway.services.harnesses = stand_ins.harnesses()
+    return stand_ins
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordingRuntime:
+    """A runtime of containers that is the only program on the path."""
+    (tmp_path / "runtime").mkdir()
+    runtime = RecordingRuntime(tmp_path / "runtime")
+    runtime.contain(IMAGE)
+    monkeypatch.setenv("PATH", runtime.path)
+    return runtime
 
 
 @pytest.fixture

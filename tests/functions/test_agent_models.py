@@ -16,6 +16,7 @@ from spass.llm.errors import AttemptFailed
 from spass.llm.types import ChatDelta, ChatRequest
 from spass.testing.model import Deltas, in_turn
 from tests.functions.gateway import Gateway, Reply
+from tests.sampling import SOAK
 from tests.unit.completions.chunk_collector import collect_chunks
 
 CHAT: Final = "/v1/chat/completions"
@@ -367,7 +368,7 @@ STEPS = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150 if SOAK else 40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     script=st.lists(STEPS, min_size=1, max_size=5), max_turns=st.integers(1, 3), kind=st.sampled_from(["orchestrator", "react"])
 )

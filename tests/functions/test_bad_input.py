@@ -88,11 +88,11 @@ BODIES: Mapping[str, bytes] = {
     "the same id twice": json.dumps({"documents": [{"id": "a", "text": "a"}] * 2}).encode(),
     "a user": b'{"user_id": null}',
     "too many unknown keys": json.dumps({f"k{number}": 1 for number in range(999)}).encode(),
-    "very many wrong items": b'{"documents": [' + b"1," * 300_000 + b'1], "messages": [1]}',
+    "very many wrong items": b'{"documents": [' + b"1," * 100_000 + b'1], "messages": [1]}',
     "very many wrong items yet": json.dumps(
         {
-            "documents": [{f"k{number}": 1 for number in range(199)}] * 256,
-            "messages": [{"role": "user", "content": [1] * 5000}] * 20,
+            "documents": [{f"k{number}": 1 for number in range(199)}] * 64,
+            "messages": [{"role": "user", "content": [1] * 5000}] * 5,
         }
     ).encode(),
     "too large": b" " * (MAX_BODY_BYTES + 1),
@@ -129,7 +129,8 @@ def test_bad_bodies_are_refused_and_change_nothing(gateway: Gateway, session: st
     for route, path in cases(session):
         if route.method not in {"POST", "PATCH", "PUT"} or name in FINE.get(route.path, ()):
             continue
-        for key in ({}, {"Idempotency-Key": f"key-{route.module}"}):
+        keyed = {"Idempotency-Key": f"key-{route.module}"}
+        for key in ({}, keyed) if len(BODIES[name]) < 100_000 else (keyed,):
             reply = gateway.send(route.method, path, raw=BODIES[name], headers=key, token=_token(route))
             assert reply.code is not None, (path, reply)
             assert 400 <= reply.status < 500, (path, reply)

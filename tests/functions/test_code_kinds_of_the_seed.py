@@ -13,7 +13,7 @@ from spass.agents.kinds.monitor_operative import MONITOR_SYSTEM_PROMPT
 from spass.agents.kinds.rlm import RLM_SYSTEM_PROMPT
 from spass.agents.sandboxed import SandboxedAgent
 from spass.sandbox import ContainerRunner
-from tests.contained_kinds import IMAGE, driver_of
+from tests.contained_kinds import driver_of
 from tests.functions.gateway import Gateway
 from tests.recording_runtime import RecordingRuntime
 from tests.unit.agents.driver_harness import ScriptedReply, ScriptedWorld
@@ -105,15 +105,6 @@ def test_the_constructors_have_the_defaults_of_the_tables(cls: type[Any]) -> Non
 
 
 # --- SandboxedAgent and ContainerRunner ---
-
-
-@pytest.fixture
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordingRuntime:
-    (tmp_path / "runtime").mkdir()
-    runtime = RecordingRuntime(tmp_path / "runtime")
-    runtime.contain(IMAGE)
-    monkeypatch.setenv("PATH", runtime.path)
-    return runtime
 
 
 def test_the_example_of_a_sandboxed_agent_runs(runtime: RecordingRuntime, tmp_path: Path) -> None:

@@ -4,11 +4,10 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from spass.agents.kinds.registry import KINDS
 from spass.aws.invocation import AwsCall
@@ -18,9 +17,10 @@ from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.errors import AttemptFailed
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.faults import Fault, FaultPlan, inject
-from spass.testing.model import Deltas, in_turn
+from spass.testing.model import in_turn
 from tests.functions.gateway import Gateway, Reply
-from tests.functions.random_turns import MODEL_KINDS
+from tests.functions.random_turns import MODEL_KINDS, RandomTurn, agent_of, install, script
+from tests.sampling import SOAK
 from tests.stream_grammar import answer_text, check_collected, collect_reply, of_type, parse_events, read_events
 
 T = TypeVar("T")
@@ -133,69 +133,28 @@ def test_a_stream_shows_the_run_as_it_happens_and_ends_with_its_cost(gateway: Ga
     assert not [name for name in reply.headers if name.startswith("spass-cost")], "the headers precede the cost"
 
 
-TEXTS = st.sampled_from(
-    [
-        "Thought: I need it.\n",
-        'Action: calculator\nAction Input: {"expression": "2+2"}\n',
-        "ACTION: nothing\naction input: {}\n",
-        "Action: calculator\n",
-        "Observation: 5\n",
-        "Final Answer: 4",
-        "TOOL: calculator\nINPUT: 2+2\n",
-        "FINAL_ANSWER: four",
-        "<think>secret</think>",
-        "<think>open ",
-        "</think>",
-        "plain text ",
-        "über 🙂\n",
-        "\n",
-    ]
-)
-CALLS = st.sampled_from(
-    [
-        ("calculator", '{"expression": "2+2"}'),
-        ("calculator", '{"expression": "1/0"}'),
-        ("calculator", "{"),
-        ("absent_tool", "{}"),
-    ]
-)
-
-
-@st.composite
-def model_answers(draw: st.DrawFn) -> Deltas:
-    """Return one answer of the model: text in pieces, tool calls and a finish reason."""
-    text = "".join(draw(st.lists(TEXTS, max_size=4)))
-    cut = draw(st.integers(0, len(text)))
-    calls = draw(st.lists(CALLS, max_size=3))
-    reason = draw(st.sampled_from([FinishReason.STOP, FinishReason.STOP, FinishReason.LENGTH]))
-    deltas = [ChatDelta(piece) for piece in (text[:cut], text[cut:]) if piece]
-    pieces = tuple(ToolCallDelta(at, f"call_{at}", name, given) for at, (name, given) in enumerate(calls))
-    reason = FinishReason.TOOL_CALLS if calls and reason is FinishReason.STOP else reason
-    return [*deltas, ChatDelta(tool_calls=pieces, finish_reason=reason, usage=TokenUsage(len(text), 2))]
-
-
 @pytest.mark.parametrize(("kind", "route"), ROUTES_OF_KINDS)
 def test_a_collected_stream_equals_the_blocking_reply(gateway: Gateway, tmp_path: Path, kind: str, route: str) -> None:
-    gateway = gateway.reconfigure(tmp_path / "kinds", "usd_to_eur: 0.5", "usd_to_eur: 0.25")
-    tools = "tools: [calculator]\nmax_turns: 3\n" if KINDS.get(kind).accepts_tools else ""
-    (gateway.services.settings.agents / "tester.yaml").write_text(f"name: tester\nmodel: small\nkind: {kind}\n{tools}")
-
-    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-    @given(st.lists(model_answers(), min_size=1, max_size=4))
-    def compare(answers: list[Deltas]) -> None:
+    """``test_stream_equality`` has more turns, in sessions."""
+    gateway, name = install(gateway, tmp_path / "kinds"), agent_of(kind)
+    succeeded = 0
+    for seed in range(100 if SOAK else 10):
+        turn = RandomTurn.of(Random(f"{kind} {route} {seed}"), kind)
         replies = []
         for stream in (False, True):
             for user in ({}, {"SPASS-User-Id": "ada"}):  # an operator begins anew
-                assert gateway.send("DELETE", "/v1/operators/tester", headers=user).status == 200
-            gateway.model.script = in_turn([*answers, [ChatDelta("Done.", finish_reason=FinishReason.STOP)]])
-            replies.append(send(gateway, target(gateway, route, "tester"), stream=stream))
+                assert gateway.send("DELETE", f"/v1/operators/{name}", headers=user).status == 200
+            gateway.model.script = script(turn)
+            replies.append(send(gateway, target(gateway, route, name), stream=stream))
         blocking, streamed = replies
-        assert blocking.status == 200, blocking.text
         events = read_events(streamed)
-        check_collected(events, blocking.json)
-        assert "secret" not in streamed.text
-
-    compare()
+        if blocking.status == 200:
+            check_collected(events, blocking.json)
+            succeeded += 1
+        else:
+            assert events[-1]["error"] == blocking.json["error"]
+        assert "hidden" not in streamed.text
+    assert succeeded
 
 
 def test_the_history_after_a_stream_equals_the_history_after_a_blocking_turn(gateway: Gateway) -> None:
@@ -336,7 +295,8 @@ async def slow_answer(_: ChatRequest, __: CallContext) -> AsyncGenerator[ChatDel
     yield ChatDelta("there.", finish_reason=FinishReason.STOP)
 
 
-def test_after_a_disconnect_a_streamed_turn_is_in_the_history(gateway: Gateway) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_after_a_disconnect_the_answer_of_a_turn_is_in_the_history(gateway: Gateway, stream: bool) -> None:
     to = target(gateway, "messages")
     started = asyncio.Event()
 
@@ -347,7 +307,7 @@ def test_after_a_disconnect_a_streamed_turn_is_in_the_history(gateway: Gateway) 
         yield ChatDelta("there.", finish_reason=FinishReason.STOP)
 
     gateway.model.script = answer
-    messages = gateway.leave(to.path, {}, to.body | {"stream": True}, when=started)
+    messages = gateway.leave(to.path, {}, to.body | {"stream": stream}, when=started)
     assert b'"done"' not in b"".join(message.get("body", b"") for message in messages)
     contents = [message["content"] for message in history(gateway, to)]
     assert contents == [to.body["message"], "Hello there."]

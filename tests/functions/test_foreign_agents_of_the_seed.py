@@ -1,7 +1,6 @@
 """Statements of the predecessor about OpenHandsAgent and ClaudeCodeAgent, with which this gateway agrees."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,20 +10,9 @@ from spass.agents.kinds import KINDS, AgentContext, AgentResult, BaseAgent
 from spass.agents.kinds.claude_code import ClaudeCodeAgent
 from spass.agents.kinds.openhands import OpenHandsAgent
 from spass.core.effects import HarnessResult, HarnessSpec
-from spass.sandbox.harnesses import versions
 from tests.functions.gateway import Gateway
 from tests.unit.agents.driver_harness import ScriptedWorld
 from tests.unit.sandbox.harnesses.stand_ins import StandIns
-
-
-@pytest.fixture
-def stand_ins(tmp_path: Path, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> StandIns:
-    monkeypatch.setattr(versions, "_answers", {})
-    folder = tmp_path / "machine"
-    folder.mkdir()
-    stand_ins = StandIns(folder)
-    gateway.services.harnesses = stand_ins.harnesses()
-    return stand_ins
 
 
 @pytest.mark.parametrize("kind", [OpenHandsAgent, ClaudeCodeAgent])

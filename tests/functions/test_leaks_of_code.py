@@ -5,16 +5,13 @@ import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import pytest
 
 from spass.core.code_calls import Sandbox
-from spass.sandbox.harnesses import versions
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
 from spass.testing.model import in_turn
-from tests.contained_kinds import IMAGE
 from tests.functions.gateway import Gateway, Reply
 from tests.functions.rlm_turns import SANDBOXES, block
 from tests.functions.stored_texts import stored_texts
@@ -69,15 +66,6 @@ def assert_clean(reply: Reply, capsys: pytest.CaptureFixture[str], batch: Mappin
     """Check that the answer and the log have no secret."""
     printed = capsys.readouterr()
     assert not leaked_kinds(reply.text + str(dict(reply.headers)) + printed.out + printed.err, batch)
-
-
-@pytest.fixture
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordingRuntime:
-    (tmp_path / "runtime").mkdir()
-    runtime = RecordingRuntime(tmp_path / "runtime")
-    runtime.contain(IMAGE)
-    monkeypatch.setenv("PATH", runtime.path)
-    return runtime
 
 
 @pytest.fixture
@@ -163,23 +151,21 @@ def _same(answer: HttpAnswer, _: HttpRequest) -> HttpAnswer:
 
 
 ENVIRONMENT: Final = {
-    "openhands": "import os; open('seen', 'w').write(repr((dict(os.environ), open('/proc/self/environ').read())))",
-    "claude_code": """require("node:fs").writeFileSync(process.cwd() + "/seen", JSON.stringify([process.env, process.argv]))""",
+    "openhands": "import os, sys; open('seen', 'w').write(repr((dict(os.environ), sys.argv, open('/proc/self/environ').read())))",
+    "claude_code": """const seen = [process.env, process.argv, options];
+require("node:fs").writeFileSync(process.cwd() + "/seen", JSON.stringify(seen))""",
 }
 
 
 @pytest.mark.parametrize("kind", ENVIRONMENT)
-def test_a_foreign_agent_has_one_key_and_no_secret_of_the_gateway(
-    gateway: Gateway, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(versions, "_answers", {})
-    (tmp_path / "machine").mkdir()
-    stand_ins = StandIns(tmp_path / "machine")
+def test_a_foreign_agent_has_one_key_and_no_secret_of_the_gateway(gateway: Gateway, stand_ins: StandIns, kind: str) -> None:
     planted = {f"PLANTED_{number}": text for number, text in enumerate(SECRETS.values())}
     gateway.services.harnesses = stand_ins.harnesses(stand_ins.environment(**planted))
     body = {"input": ENVIRONMENT[kind], "agent": kind, "params": {"workspace": str(stand_ins.workspace)}}
     gateway.send("POST", "/v1/ask", body=body)
     seen = (stand_ins.workspace / "seen").read_text()
     assert not leaked_kinds(seen, SECRETS)
+    names = ("LLM_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY")
+    assert [name in seen for name in names] == [kind == "openhands", kind == "claude_code", False]
     assert (LLM_KEY in seen, ANTHROPIC_KEY in seen) == (kind == "openhands", kind == "claude_code")
     assert not any(secret in seen for secret in ("token-of-the-gateway", "sk-of-the-gateway", "demo-token"))

@@ -36,12 +36,6 @@ def test_agents_are_sorted_by_name_and_paged(gateway: Gateway) -> None:
     assert gateway.send("GET", "/a1/agents?limit=0").code == "invalid_request"
 
 
-def test_the_list_of_models_depends_on_the_token(gateway: Gateway) -> None:
-    names = [model["id"] for model in ok(gateway.send("GET", "/v1/models"))["data"]]
-    assert names == ["small", "mini-embed", "agent/counting", "agent/plain", "agent/reading"]
-    assert len(ok(gateway.send("GET", "/v1/models", token="demo-admin-token"))["data"]) == 7
-
-
 def test_the_list_has_summaries_and_an_agent_has_all_fields(gateway: Gateway) -> None:
     entries = ok(gateway.send("GET", "/a1/agents"))["agents"]
     assert [agent["name"] for agent in entries] == ["costly", "counting", "plain", "reading"]
@@ -201,14 +195,6 @@ def test_tools_are_listed_and_can_be_called(gateway: Gateway) -> None:
 )
 def test_a_bad_tool_call_is_refused(gateway: Gateway, body: object, code: str) -> None:
     assert gateway.send("POST", "/v1/tools/execute", body=body).code == code
-
-
-@pytest.mark.parametrize("expression", ["9**9**9**9", "__import__('os')", "().__class__", "'a'*10**9", "x" * 5000, "1/0"])
-def test_the_calculator_refuses_unsafe_expressions(gateway: Gateway, expression: str) -> None:
-    reply = gateway.send("POST", "/v1/tools/execute", body={"name": "calculator", "arguments": {"expression": expression}})
-    assert reply.status in {200, 400}, reply.text
-    if reply.status == 200:
-        assert "error" in reply.json["result"]
 
 
 def test_embeddings_are_numbers_or_base64(gateway: Gateway) -> None:

@@ -13,7 +13,6 @@ from spass.calls.datamark import remove_marks
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
-from spass.sandbox.none import NoSandbox
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
 from spass.testing.model import Answer, in_turn
 from tests.functions.gateway import Gateway, Reply
@@ -179,17 +178,6 @@ def test_the_model_gets_the_tools_and_the_sampling_of_the_table(coder: Gateway) 
     prompt = request.messages[0].content
     assert prompt.startswith("Be brief.")
     assert all(part in prompt for part in ("calculator (category: ", "- expression (string, required)", "```python"))
-
-
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("stream", [False, True])
-def test_without_a_sandbox_it_answers_503_before_any_call_or_fetch(
-    coder: Gateway, site: Site, route: str, *, stream: bool
-) -> None:
-    coder.services.sandbox = NoSandbox("SPASS_SANDBOX is none.")
-    reply = send(coder, route, "It is 4.", stream=stream, text="Read https://public.example/")
-    assert (reply.status, reply.code) == (503, "sandbox_unavailable")
-    assert (coder.model.requests, site.internet.resolved) == ([], [])
 
 
 # --- Pages ---

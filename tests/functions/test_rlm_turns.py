@@ -200,29 +200,6 @@ def test_code_belongs_to_a_user_of_a_tenant_whatever_the_token(gateway: Gateway)
     assert "ada" not in "".join(gateway.sandbox.owners)
 
 
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("stream", [False, True])
-def test_without_a_sandbox_the_kind_answers_503_before_any_model_call(
-    researcher: Researcher, route: str, *, stream: bool
-) -> None:
-    researcher.gateway.services.sandbox = NoSandbox("SPASS_SANDBOX is none.")
-    reply = send(researcher, route, "It is 4.", stream=stream)
-    assert (reply.status, reply.code) == (503, "sandbox_unavailable")
-    assert "SPASS_SANDBOX" in reply.json["error"]["message"]
-    assert researcher.questions == []
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_without_a_sandbox_chats_and_completions_answer_503_too(researcher: Researcher, *, stream: bool) -> None:
-    researcher.gateway.services.sandbox = NoSandbox("SPASS_SANDBOX is none.")
-    body = {"model": "agent/digger", "messages": [{"role": "user", "content": "Please."}], "stream": stream}
-    completion = researcher.gateway.send("POST", "/v1/chat/completions", body=body)
-    for reply in (completion, chat(researcher, "It is 4.")):
-        assert (reply.status, reply.code) == (503, "sandbox_unavailable")
-    assert researcher.gateway.send("GET", "/a1/agents/digger/sessions").json["sessions"] == []
-    assert researcher.questions == []
-
-
 def test_a_conversation_that_is_too_long_is_shortened_and_no_code_runs_twice(researcher: Researcher) -> None:
     session = researcher.gateway.send("POST", "/a1/agents/digger/sessions", body={"compact_keep_last_n": 2}).json["id"]
     for number in range(3):

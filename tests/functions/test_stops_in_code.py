@@ -4,13 +4,11 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
-from spass.sandbox.harnesses import versions
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
 from spass.testing.model import Answer
 from tests.contained_kinds import IMAGE
@@ -133,14 +131,8 @@ class World:
 
 
 @pytest.fixture
-def world(gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    for name in ("runtime", "machine"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setattr(versions, "_answers", {})
-    runtime, stand_ins = RecordingRuntime(tmp_path / "runtime"), StandIns(tmp_path / "machine")
+def world(gateway: Gateway, stand_ins: StandIns, runtime: RecordingRuntime) -> Iterator[World]:
     runtime.contain(SILENT)
-    monkeypatch.setenv("PATH", runtime.path)
-    gateway.services.harnesses = stand_ins.harnesses()
     gateway.services.sandbox = PROCESSES
     world = World(gateway, runtime, Internet(), stand_ins)
     with serve(world.respond) as server:

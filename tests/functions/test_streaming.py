@@ -109,12 +109,3 @@ def test_a_disconnect_ends_a_stream_without_a_key(gateway: Gateway, words: list[
     (record,) = gateway.records()
     assert record["status"] == "cancelled"
     assert record["model"] == "small"
-
-
-def test_after_a_disconnect_the_answer_of_a_turn_is_in_the_history(gateway: Gateway) -> None:
-    session = gateway.send("POST", "/a1/agents/plain/sessions").json["id"]
-    at = f"/a1/agents/plain/sessions/{session}/messages"
-    gateway.model.script = slow_answer
-    gateway.leave(at, {}, {"message": "Hi"})
-    contents = [message["content"] for message in gateway.send("GET", at).json["messages"]]
-    assert contents == ["Hi", "Hello there."]

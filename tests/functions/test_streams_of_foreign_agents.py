@@ -1,12 +1,10 @@
 """Streams of foreign agents in sessions: they match the grammar and equal the blocking Reply. The SDKs are stand-ins."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spass.sandbox.harnesses import versions
 from tests.functions.gateway import Gateway, Reply
 from tests.stream_grammar import answer_text, collect_reply, comparable_reply, of_type, read_events
 from tests.unit.sandbox.harnesses.stand_ins import StandIns
@@ -18,11 +16,7 @@ CODE = {
 
 
 @pytest.fixture
-def machine(gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gateway:
-    monkeypatch.setattr(versions, "_answers", {})
-    (tmp_path / "machine").mkdir()
-    stand_ins = StandIns(tmp_path / "machine")
-    gateway.services.harnesses = stand_ins.harnesses()
+def machine(gateway: Gateway, stand_ins: StandIns) -> Gateway:
     for kind in CODE:
         file = gateway.services.settings.agents / f"with-{kind.replace('_', '-')}.yaml"
         file.write_text(f"name: {file.stem}\nmodel: small\nkind: {kind}\nworkspace: {stand_ins.workspace}\n")
