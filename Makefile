@@ -126,7 +126,7 @@ lock: $(LOCK_ENV)/lock.stamp ## resolve requirements/*.in into *.txt (UPGRADE=--
 	cd requirements && $(COMPILE) --no-deps node.in -o node.txt
 
 clean: ## remove virtual environments, caches and build output (the state in .local/ stays)
-	rm -rf $(ENV) $(INFRA_ENV) $(LOCK_ENV) .venv-node $(PEERS_ENV) $(CLIENTS_ENV) $(FOREIGN_ENV) $(EDITOR) node_modules bench/peers/node_modules tests/clients/node/node_modules tests/foreign/node/node_modules cdk.out .page .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(ENV) $(INFRA_ENV) $(LOCK_ENV) .venv-node $(PEERS_ENV) $(CLIENTS_ENV) $(FOREIGN_ENV) $(EDITOR) node_modules bench/peers/node_modules tests/clients/node/node_modules tests/foreign/node/node_modules cdk.out .page .page-* .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 define require_python
 	@if [ -z "$(PYTHON)" ]; then echo "Spass needs Python 3.11 or newer. Install it, or set its path: make run PYTHON=/path/to/python3.11" >&2; exit 1; fi

@@ -64,6 +64,14 @@ def test_an_environment_that_was_interrupted_is_made_anew(checkout: Path, tmp_pa
     assert (checkout / ".venv/bin/activate").exists()
 
 
+def test_clean_leaves_the_state_and_nothing_that_was_installed_or_built(checkout: Path) -> None:
+    before = {path.name for path in checkout.iterdir()} | {".local"}
+    for name in (".local", ".venv", ".venv-node", ".cache/npm-killed", ".page", ".page-killed", "node_modules", "cdk.out"):
+        (checkout / name).mkdir(parents=True)
+    assert make(checkout, "clean").returncode == 0
+    assert {path.name for path in checkout.iterdir()} == before
+
+
 def test_no_command_has_the_folder_outside_quotes(checkout: Path) -> None:
     commands = ""
     for target in ("run", "test", "synth", "cdk", "lock", "check", "screenshots", "page", "clean"):
