@@ -5,7 +5,7 @@ without long texts costs nothing. Runs that wait in the tenant's line are read t
 """
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence, Set
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -70,7 +70,7 @@ class ManagedSweep:
         waiting = await self._store.line.waiting(WorkKind.RUNS) if opened else frozenset()
         await self._each([name for name in opened if name not in waiting], keys.OPEN_RUN_PREFIX, self._look_after_run)
         async with self._counted_failure("the line of runs"):
-            await self._look_after_line(frozenset(opened))
+            await self._look_after_line()
         await self._each(await self._open_work(keys.OPEN_DELETION_PREFIX), keys.OPEN_DELETION_PREFIX, self._finish_deletion)
         await self._remove_texts()
         return self.swept
@@ -123,13 +123,10 @@ class ManagedSweep:
         elif await is_lost(store, agent, run, now):
             await self._send_again(run, now)
 
-    async def _look_after_line(self, opened: Set[str]) -> None:
-        """Give back the places of runs that are over, whose workers died before they did it, and send what waits. ``opened`` are
-        the names of runs that were not over a moment ago."""
+    async def _look_after_line(self) -> None:
+        """Give back the places of runs that are over, whose workers died before they did it, and send what waits."""
 
         async def is_over(name: str) -> bool:
-            if name in opened:
-                return False
             return await self._store.table.get(keys.Key(partition, f"{keys.OPEN_RUN_PREFIX}{name}")) is None
 
         partition = keys.open_work_partition(self._store.tenant)

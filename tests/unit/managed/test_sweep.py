@@ -5,6 +5,7 @@ import json
 import pytest
 
 from spass.aws.job_targets import JobTargets
+from spass.aws.leases import LEASE_SECONDS
 from spass.aws.writes import Update
 from spass.core.errors import AgentPaused
 from spass.core.ids import SessionId
@@ -110,8 +111,19 @@ async def test_the_sweep_reads_the_runs_that_wait_together(managed: ManagedStore
     managed.now += RESEND_SECONDS - 1
     with inject(FaultPlan()) as plan:
         assert await sweep(managed) == Swept()
-    assert len(plan.calls) <= 3 * workers + 10, [call.operation for call in plan.calls]
+    assert len(plan.calls) <= 4 * workers + 10, [call.operation for call in plan.calls]
     assert len(sent) == workers
+
+
+async def test_the_place_of_a_run_that_the_sweep_ends_goes_to_what_waits(managed: ManagedStore, sent: list[object]) -> None:
+    started = [await managed.start(await managed.create()) for _ in range(managed.store.jobs.workers(WorkKind.RUNS) + 1)]
+    for run in started:
+        await send_run(managed.store, run)
+    for _ in range(MAX_ATTEMPTS):
+        assert await runs.begin(managed.store, await managed.run(started[0]), managed.now) is not None
+        managed.now += LEASE_SECONDS
+    assert await sweep(managed) == Swept(lost=1)
+    assert sent == [RunAgent(managed.tenant, run.agent_id, run.id) for run in started]
 
 
 async def test_texts_that_no_item_has_are_removed_after_a_day(managed: ManagedStore) -> None:
