@@ -20,6 +20,7 @@ from local.node import ROOT, NodeMissing, install_node, last_line, node_environm
 _CACHE: Final = ROOT / ".cache"
 _SCRATCH: Final = "npm-"
 _PINS: Final = ("package.json", "package-lock.json")
+_SETTINGS: Final = ".npmrc"
 _OPTIONS: Final = (
     f"--cache={_CACHE / 'npm'}",  # the home may be read-only
     "--no-audit",
@@ -57,6 +58,7 @@ def install_packages(folder: Path, options: Sequence[str]) -> None:
 def _install(folder: Path, scratch: Path, options: Sequence[str]) -> None:
     for name in _PINS:
         shutil.copyfile(folder / name, scratch / name)
+    (scratch / _SETTINGS).symlink_to(folder / _SETTINGS)  # the operator's, if there are any, with a registry and its token
     command = ["npm", "ci", *_OPTIONS, *options]
     npm = subprocess.run(command, cwd=scratch, env=node_environment(), check=False, capture_output=True, text=True)
     if npm.returncode:

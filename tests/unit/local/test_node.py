@@ -184,6 +184,16 @@ def test_packages_that_come_halfway_leave_what_was_there(checkout: Checkout, npm
     assert not [*(checkout.root / ".cache").glob("npm-*")]
 
 
+def test_the_operators_settings_of_npm_hold(checkout: Checkout) -> None:
+    checkout.program("node", NEW_NODE)
+    checkout.program("npm", "#!/bin/sh\nmkdir node_modules && cat .npmrc > node_modules/settings\n")
+    (checkout.root / ".npmrc").write_text("registry=https://npm.example\n")
+    result = checkout.run("local.npm_packages", ".")
+    assert result.returncode == 0, result.stderr
+    assert (checkout.root / "node_modules" / "settings").read_text() == "registry=https://npm.example\n"
+    assert (checkout.root / ".npmrc").exists()
+
+
 def test_two_installations_at_once_are_one_after_the_other(checkout: Checkout) -> None:
     checkout.program("node", NEW_NODE)
     checkout.program("npm", SLOW_NPM)
