@@ -14,9 +14,8 @@ from spass.calls.datamark import remove_marks
 from spass.core.json import dump
 from spass.core.messages import Json, Message, Role
 from spass.llm.types import CallContext, ChatRequest
-from spass.testing.model import Answer
+from spass.testing.model import Answer, calls
 from tests.functions.injection_corpus import orders_in, tokens_in
-from tests.functions.operator_runs import calls
 
 Made = tuple[str, Mapping[str, Any]]
 """The name of a tool, and the arguments of a call."""

@@ -1,12 +1,10 @@
 """Operators of the test gateway: agents of the kind ``operative``, run over the routes that run them."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from spass.calls.datamark import remove_marks
-from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.llm.types import ChatDelta
 from tests.functions.gateway import Gateway, Reply
 from tests.stream_grammar import Event, of_type, parse_events
 
@@ -79,12 +77,3 @@ def history(gateway: Gateway, session: str, agent: str = "watch", **more: Any) -
 def shown(gateway: Gateway) -> list[str]:
     """Return the texts of the model's last request, without what marks them as data."""
     return [remove_marks(message.content) for message in gateway.model.requests[-1].messages]
-
-
-def calls(*tools: tuple[str, Mapping[str, Any]]) -> Sequence[ChatDelta]:
-    """Return the reply of a model that calls ``tools`` (name and arguments)."""
-    deltas = [
-        ChatDelta(tool_calls=(ToolCallDelta(index, f"call_{index}", name, json.dumps(arguments)),))
-        for index, (name, arguments) in enumerate(tools)
-    ]
-    return [*deltas, ChatDelta(finish_reason=FinishReason.TOOL_CALLS, usage=TokenUsage(10, 5))]

@@ -12,14 +12,13 @@ import pytest
 from spass.core.json import dump
 from spass.testing.gateway import ScriptedServices
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
-from spass.testing.model import in_turn
+from spass.testing.model import calls, in_turn
 from tests.functions.gateway import CONFIG, Gateway, Reply
 from tests.functions.injection_corpus import TOKENS
 from tests.functions.managed_agents import ManagedClient
 from tests.functions.obedient_director import HostileEditor
 from tests.functions.obedient_operator import Made, ObedientOperator
 from tests.functions.operator_orders import ORDERS, Call, InjectedText
-from tests.functions.operator_runs import calls
 from tests.functions.workspace_client import WorkspaceClient
 
 ADMIN: Final = "demo-admin-token"

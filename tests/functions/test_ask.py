@@ -1,6 +1,7 @@
 """POST /v1/ask runs any kind without a file, and refuses what is wrong before it calls a model."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -9,9 +10,9 @@ import pytest
 
 from spass.agents.kinds import KINDS, AgentContext, BaseAgent, parameter
 from spass.core.effects import Answer, Infer, Steps
-from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
+from spass.core.messages import Role
 from spass.llm.types import ChatDelta
-from spass.testing.model import in_turn
+from spass.testing.model import calls, in_turn
 from tests.functions.gateway import Gateway, Reply
 
 ASK = "/v1/ask"
@@ -28,9 +29,8 @@ def ok(reply: Reply) -> Any:
     return reply.json
 
 
-def calls_tool(arguments: str = SQRT, said: str = "") -> list[ChatDelta | BaseException]:
-    call = ToolCallDelta(0, "c1", "calculator", arguments)
-    return [ChatDelta(said), ChatDelta(tool_calls=(call,), finish_reason=FinishReason.TOOL_CALLS, usage=TokenUsage(10, 5))]
+def calls_tool(arguments: str = SQRT, said: str = "") -> Sequence[ChatDelta]:
+    return calls(("calculator", arguments), text=said)
 
 
 def test_the_answer_of_a_kind_has_every_field_and_the_cost_headers(gateway: Gateway) -> None:

@@ -4,10 +4,9 @@ from typing import Final
 
 import pytest
 
-from spass.testing.model import in_turn
+from spass.testing.model import calls, in_turn
 from tests.functions.gateway import Gateway, Reply
 from tests.functions.managed_agents import ADA, ManagedClient
-from tests.functions.operator_runs import calls
 
 SECRET: Final = "demo-admin-token"
 FORGED: Final = (

@@ -12,10 +12,9 @@ from spass.llm.errors import AttemptFailed, BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan, inject
-from spass.testing.model import USAGE, Answer, in_turn
+from spass.testing.model import USAGE, Answer, calls, in_turn
 from tests.functions.gateway import Gateway
 from tests.functions.managed_agents import ADA, AGENTS, ManagedClient, execute, read_frames, tick
-from tests.functions.operator_runs import calls
 
 DONE: Final[object] = {"batchItemFailures": []}
 EIGHT: Final = "2030-01-31T08:00:00Z"
@@ -102,24 +101,15 @@ ODD: Final[Mapping[str, Any]] = {
         ChatDelta(tool_calls=(ToolCallDelta(0, "i" * 2**20, "calculator", '{"expression": "1"}'),)),
         ChatDelta(finish_reason=FinishReason.TOOL_CALLS, usage=USAGE),
     ],
-    "a megabyte of a name": [
-        ChatDelta(tool_calls=(ToolCallDelta(0, "i", "n" * 2**20, "{}"),)),
-        ChatDelta(finish_reason=FinishReason.TOOL_CALLS, usage=USAGE),
-    ],
-    "a megabyte of arguments": [
-        ChatDelta(tool_calls=(ToolCallDelta(0, "i", "calculator", '{"expression": "' + "1" * 2**20 + '"}'),)),
-        ChatDelta(finish_reason=FinishReason.TOOL_CALLS, usage=USAGE),
-    ],
+    "a megabyte of a name": calls(("n" * 2**20, {})),
+    "a megabyte of arguments": calls(("calculator", {"expression": "1" * 2**20})),
     "odd ids": [
         ChatDelta(
             tool_calls=(ToolCallDelta(0, "\ud83d\0\n", "calculator", '{"expression": "\\ud83d"}'), ToolCallDelta(1, "", "", ""))
         ),
         ChatDelta(finish_reason=FinishReason.TOOL_CALLS, usage=USAGE),
     ],
-    "a thousand calls": [
-        ChatDelta(tool_calls=tuple(ToolCallDelta(n, f"c{n}", "calculator", '{"expression": "1"}') for n in range(1000))),
-        ChatDelta(finish_reason=FinishReason.TOOL_CALLS, usage=USAGE),
-    ],
+    "a thousand calls": calls(*[("calculator", {"expression": "1"})] * 1000),
     "a state": calls(("memory_store", {"key": "state", "content": "\u00fc" * 2048})),
     "a long state": calls(("memory_store", {"key": "state", "content": "\u00fc" * 2049})),
     "a deep state": calls(("memory_store", {"key": "state", "content": "[" * 4096})),

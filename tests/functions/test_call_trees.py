@@ -11,20 +11,18 @@ import httpx
 import pytest
 
 from spass.core.ids import TenantId
-from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
+from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.providers.openai import OpenAi
 from spass.llm.router import Router
 from spass.llm.types import ChatDelta
 from spass.metering.usage import UsageQuery, usage
 from spass.tenancy.config import BackendConfig
+from spass.testing.model import calls
 from tests.functions.gateway import CONFIG, Gateway, Reply, find_route
 
 CHAT = "/v1/chat/completions"
 QUESTION = {"model": "small", "messages": [{"role": "user", "content": "Which gate?"}]}
-TOOL_CALL = [
-    ChatDelta(tool_calls=(ToolCallDelta(0, "c1", "rag_query", json.dumps({"index_id": "notes", "query": "gate"})),)),
-    ChatDelta(finish_reason=FinishReason.TOOL_CALLS, usage=TokenUsage(10, 5)),
-]
+TOOL_CALL = calls(("rag_query", {"index_id": "notes", "query": "gate"}))
 ANSWER = [ChatDelta("The gate.", finish_reason=FinishReason.STOP, usage=TokenUsage(10, 5))]
 
 Shape = list[tuple[str, Any]]

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from spass.core.messages import FinishReason, ToolCallDelta
+from spass.core.messages import FinishReason
 from spass.llm.errors import (
     AttemptFailed,
     BackendAuthError,
@@ -16,6 +16,7 @@ from spass.llm.errors import (
     BackendTimeout,
 )
 from spass.llm.types import ChatDelta
+from spass.testing.model import calls
 from tests.functions.compaction_harness import ASYNC, KEY, PLAIN, STOPPED, SUMMARY, CompactionHarness, Deltas, text_deltas
 from tests.functions.gateway import Reply
 
@@ -33,11 +34,7 @@ FAILURES: Final[Mapping[str, Deltas | Exception]] = {
     "a refusal": (ChatDelta(refusal="I cannot."), ChatDelta(finish_reason=FinishReason.STOP, usage=STOPPED)),
     "filtered": text_deltas("Ada moves", FinishReason.CONTENT_FILTER),
     "cut off": text_deltas("Ada moves to", FinishReason.LENGTH),
-    "a tool call": (
-        ChatDelta(
-            tool_calls=(ToolCallDelta(0, "call_1", "calculator", '{"expression": "1"}'),), finish_reason=FinishReason.TOOL_CALLS
-        ),
-    ),
+    "a tool call": tuple(calls(("calculator", {"expression": "1"}))),
     "endless": text_deltas("word " * 50_000),
 }
 

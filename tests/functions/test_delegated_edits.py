@@ -1,18 +1,17 @@
 """Directors that edit one workspace for another one: versions, approvals, usage and stops of edits within delegates."""
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from spass.agents.registry import AgentRegistry
 from spass.agents.spec import AgentSpec, file_model
-from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCallDelta
+from spass.core.messages import Message, Role
 from spass.llm.errors import BackendUnavailable
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
-from spass.testing.model import Answer
+from spass.testing.model import Answer, calls
 from spass.tools.base import ReportProgress
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
 from tests.functions.gateway import Gateway, Reply
@@ -20,7 +19,6 @@ from tests.functions.test_call_trees import flatten, get_calls
 from tests.stream_grammar import of_type, read_events
 
 CHAT: Final = "/c1/agents/boss/chat"
-USAGE: Final = TokenUsage(10, 5)
 LANES: Final = ("coder", "writer", "ops")
 
 
@@ -58,11 +56,6 @@ class AppendingEditor:
             raise
         texts = {**dict.fromkeys(request.create, ""), **request.files}
         return EditResult({path: f"{text}{answer}\n" for path, text in texts.items() if may_edit(path)}, answer)
-
-
-def calls(*named: tuple[str, dict[str, Any]]) -> list[ChatDelta]:
-    pieces = tuple(ToolCallDelta(at, f"call_{at}", name, json.dumps(given)) for at, (name, given) in enumerate(named))
-    return [ChatDelta(tool_calls=pieces, finish_reason=FinishReason.TOOL_CALLS, usage=USAGE)]
 
 
 def answer(request: ChatRequest, _: CallContext) -> Answer:

@@ -10,9 +10,8 @@ import pytest
 from spass.agents.registry import AgentRegistry
 from spass.agents.spec import AgentSpec, file_model
 from spass.calls.datamark import remove_marks
-from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
-from spass.testing.model import Answer
+from spass.testing.model import Answer, calls
 from tests.functions.gateway import Gateway, Reply
 from tests.functions.test_call_trees import flatten, get_calls, shape
 from tests.stream_grammar import answer_text, check_collected, of_type, read_events
@@ -33,12 +32,6 @@ AGENTS: Final = (
     agent("writer", approval=["rag_index_create"]),
     agent("deep", "boss"),
 )
-
-
-def calls(*named: tuple[str, dict[str, Any]], text: str = "") -> list[ChatDelta]:
-    """Return a reply that calls tools. All models number their calls alike."""
-    pieces = tuple(ToolCallDelta(at, f"call_{at}", name, json.dumps(given)) for at, (name, given) in enumerate(named))
-    return [ChatDelta(text), ChatDelta(tool_calls=pieces, finish_reason=FinishReason.TOOL_CALLS, usage=TokenUsage(10, 5))]
 
 
 def task(name: str) -> tuple[str, dict[str, Any]]:

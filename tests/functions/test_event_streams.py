@@ -13,11 +13,11 @@ from spass.agents.kinds.registry import KINDS
 from spass.aws.invocation import AwsCall
 from spass.calls.scope import CUT_SECONDS
 from spass.core.errors import storage_timeout
-from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
+from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.errors import AttemptFailed
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.faults import Fault, FaultPlan, inject
-from spass.testing.model import in_turn
+from spass.testing.model import calls, in_turn
 from tests.functions.gateway import Gateway, Reply
 from tests.functions.random_turns import MODEL_KINDS, RandomTurn, agent_of, install, script
 from tests.sampling import SOAK
@@ -25,11 +25,7 @@ from tests.stream_grammar import answer_text, check_collected, collect_reply, of
 
 T = TypeVar("T")
 KEY = {"Idempotency-Key": "key-1"}
-SUM = ChatDelta(
-    tool_calls=(ToolCallDelta(0, "call_1", "calculator", '{"expression": "6*7"}'),),
-    finish_reason=FinishReason.TOOL_CALLS,
-    usage=TokenUsage(10, 5),
-)
+SUM = calls(("calculator", {"expression": "6*7"}), text="I compute. ")
 ANSWER = [ChatDelta("It is "), ChatDelta("42.", finish_reason=FinishReason.STOP, usage=TokenUsage(20, 3))]
 ROUTES = ["chat", "messages", "ask"]
 ROUTES_OF_KINDS = [
@@ -67,7 +63,7 @@ def history(gateway: Gateway, to: Target) -> list[Any]:
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_stream_shows_the_run_as_it_happens_and_ends_with_its_cost(gateway: Gateway, route: str) -> None:
-    gateway.model.script = in_turn([[ChatDelta("I compute. "), SUM], ANSWER])
+    gateway.model.script = in_turn([SUM, ANSWER])
     to = target(gateway, route)
     reply = send(gateway, to)
     events = read_events(reply)
@@ -160,7 +156,7 @@ def test_a_collected_stream_equals_the_blocking_reply(gateway: Gateway, tmp_path
 def test_the_history_after_a_stream_equals_the_history_after_a_blocking_turn(gateway: Gateway) -> None:
     histories = []
     for stream in (False, True):
-        gateway.model.script = in_turn([[ChatDelta("I compute."), SUM], ANSWER])
+        gateway.model.script = in_turn([SUM, ANSWER])
         to = target(gateway, "messages")
         send(gateway, to, stream=stream)
         histories.append([(message["role"], message["content"]) for message in history(gateway, to)])
@@ -221,7 +217,7 @@ def _archived_session(gateway: Gateway) -> str:
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_model_that_fails_ends_the_stream_with_an_error(gateway: Gateway, route: str) -> None:
-    gateway.model.script = in_turn([[ChatDelta("I compute. "), SUM], [ChatDelta("It "), AttemptFailed("down")]])
+    gateway.model.script = in_turn([SUM, [ChatDelta("It "), AttemptFailed("down")]])
     to = target(gateway, route)
     reply = send(gateway, to)
     *_, status, error = events = read_events(reply)
@@ -256,7 +252,7 @@ def test_a_crash_ends_the_stream_with_an_internal_error(gateway: Gateway, route:
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_key_replays_the_outcome_as_it_was_asked_for(gateway: Gateway, route: str) -> None:
     for stream in (True, False):
-        gateway.model.script = in_turn([[ChatDelta("I compute. "), SUM], ANSWER])
+        gateway.model.script = in_turn([SUM, ANSWER])
         gateway.model.requests.clear()
         to = target(gateway, route)
         key = {"Idempotency-Key": f"key-{stream}"}

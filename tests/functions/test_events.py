@@ -10,11 +10,11 @@ from typing import Any, Final
 import pytest
 
 from spass.core.bus import INFERENCE_END, TOOL_CALL_END
-from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
+from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.errors import AttemptFailed
 from spass.llm.types import ChatDelta
 from spass.testing.event_log import EventLog
-from spass.testing.model import Answer, in_turn
+from spass.testing.model import Answer, calls, in_turn
 from tests.functions.compaction_harness import CompactionHarness
 from tests.functions.gateway import Gateway
 
@@ -28,12 +28,6 @@ def log(gateway: Gateway) -> EventLog:
     """All events of the gateway, whose telemetry and metrics are on."""
     gateway.services.settings = replace(gateway.services.settings, metrics_namespace="Spass/test")
     return EventLog(gateway.services.bus)
-
-
-def call(*calls: tuple[str, str]) -> Sequence[ChatDelta]:
-    """Return an answer of a model that calls tools, given as (name, arguments)."""
-    deltas = tuple(ToolCallDelta(n, f"call_{n}", name, arguments) for n, (name, arguments) in enumerate(calls))
-    return [ChatDelta(tool_calls=deltas, finish_reason=FinishReason.TOOL_CALLS, usage=USAGE)]
 
 
 def say(text: str) -> Sequence[ChatDelta]:
@@ -53,7 +47,7 @@ CALLS: Final = ["inference_start", "inference_end", "tool_call_start", "tool_cal
 
 
 def test_a_turn_of_an_agent_is_traced_with_its_calls(gateway: Gateway, log: EventLog, capsys: pytest.CaptureFixture[str]) -> None:
-    gateway.model.script = in_turn([call(("calculator", '{"expression": "6*7"}')), say("It is 42.")])
+    gateway.model.script = in_turn([calls(("calculator", '{"expression": "6*7"}')), say("It is 42.")])
     assert chat(gateway) == 200
     log.check()
     assert log.names == ["agent_turn_start", *CALLS, "agent_turn_end"]
@@ -67,7 +61,7 @@ def test_a_turn_of_an_agent_is_traced_with_its_calls(gateway: Gateway, log: Even
 
 
 def test_a_chat_completion_publishes_its_calls_and_no_turn(gateway: Gateway, log: EventLog) -> None:
-    gateway.model.script = in_turn([call(("calculator", '{"expression": "6*7"}')), say("It is 42.")])
+    gateway.model.script = in_turn([calls(("calculator", '{"expression": "6*7"}')), say("It is 42.")])
     stored = {"tools_enabled_default": ["calculator"]}
     assert gateway.send("PUT", "/v1/tenant/config", token="demo-admin-token", body=stored).status == 200
     body = {"model": "small", "messages": [{"role": "user", "content": "6 * 7?"}]}
@@ -79,7 +73,7 @@ def test_a_chat_completion_publishes_its_calls_and_no_turn(gateway: Gateway, log
 def test_telemetry_has_the_costs_and_the_metrics_of_model_calls(
     gateway: Gateway, log: EventLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gateway.model.script = in_turn([call(("calculator", '{"expression": "6*7"}')), say("It is 42.")])
+    gateway.model.script = in_turn([calls(("calculator", '{"expression": "6*7"}')), say("It is 42.")])
     assert chat(gateway) == 200
     ends = log.of(INFERENCE_END)
     assert [(end.model, end.status, end.agent) for end in ends] == [("small", "ok", "counting")] * 2
@@ -91,7 +85,7 @@ def test_telemetry_has_the_costs_and_the_metrics_of_model_calls(
 
 def test_the_sums_of_the_events_are_those_of_the_audit(gateway: Gateway, log: EventLog) -> None:
     answers: list[Answer] = [
-        call(("calculator", '{"expression": "6*7"}'), ("rag_query", "{}")),
+        calls(("calculator", '{"expression": "6*7"}'), ("rag_query", "{}")),
         say("It is 42."),
         AttemptFailed("x"),
     ]
@@ -175,7 +169,7 @@ def test_a_planted_secret_is_in_no_event_and_in_no_line(
     assert send("POST", "/a1/rag/indices/notes/documents", body=documents).status == 200
     arguments = f'{{"expression": "{SECRET}"}}'
     found = '{"index_id": "notes", "query": "' + SECRET + '"}'
-    calls = call((SECRET, arguments), ("calculator", arguments), ("rag_query", found), ("calculator", SECRET))
+    made = calls((SECRET, arguments), ("calculator", arguments), ("rag_query", found), ("calculator", SECRET))
 
     def ask(path: str = "/a1/agents/counting/chat", **request: Any) -> None:
         send("POST", path, body=body | request, user=SECRET)
@@ -187,7 +181,7 @@ def test_a_planted_secret_is_in_no_event_and_in_no_line(
     completion = {"model": "small", "user": SECRET, "messages": [{"role": "user", "content": SECRET}]}
     failures = [AttemptFailed(SECRET), KeyError(SECRET)]
     for work in (ask, take_turn, lambda: send("POST", "/v1/chat/completions", body=completion)):
-        _fill(gateway, work, calls, say(SECRET))
+        _fill(gateway, work, made, say(SECRET))
         for failure in failures:
             _fill(gateway, work, failure)
     for name in ("calculator", "rag_query", SECRET):

@@ -5,18 +5,17 @@ from typing import Any, Final
 
 from spass.aws.keys import Key
 from spass.aws.writes import Update
-from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
+from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.types import ChatDelta
 from spass.testing.aws import MemoryAws
-from spass.testing.model import in_turn
+from spass.testing.model import calls, in_turn
 from tests.functions.compaction_harness import CompactionHarness
 from tests.functions.gateway import Gateway
 from tests.stream_grammar import of_type, parse_events
 
 AGENT: Final = "/a1/agents/counting"
-CALL: Final = ToolCallDelta(0, "call_1", "calculator", '{"expression": "6*7"}')
 TURN: Final = [
-    [ChatDelta("Let me see.", tool_calls=(CALL,), finish_reason=FinishReason.TOOL_CALLS, usage=TokenUsage(10, 5))],
+    calls(("calculator", {"expression": "6*7"}), text="Let me see."),
     [ChatDelta("It is 42."), ChatDelta(finish_reason=FinishReason.STOP, usage=TokenUsage(30, 7))],
 ]
 USAGE: Final = {"prompt_tokens": 40, "completion_tokens": 12, "total_tokens": 52}

@@ -5,9 +5,9 @@ from typing import Final
 import pytest
 
 from spass.core.json import dump
-from spass.testing.model import Answer
+from spass.testing.model import Answer, calls
 from tests.functions.gateway import Gateway
-from tests.functions.operator_runs import ask, calls
+from tests.functions.operator_runs import ask
 from tests.functions.test_operator_axes import USER, script
 
 LONG: Final = "x" * 1_000_000

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
-from spass.core.messages import FinishReason, Role, ToolCallDelta
+from spass.core.messages import FinishReason, Role
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.testing.model import calls
 from tests.functions.gateway import Gateway
 from tests.unit.sessions.session_chains import ChainBuilder
 
@@ -59,8 +60,7 @@ def answer_from_lineage(request: ChatRequest, _: CallContext) -> Sequence[ChatDe
     """Write summaries without content. Call lineage_search if the user asks about the zebra."""
     offered = {tool.name for tool in request.tools}
     if "lineage_search" in offered and request.messages[-1].role is Role.USER and "zebra" in request.messages[-1].content:
-        call = ToolCallDelta(0, "call_1", "lineage_search", '{"query": "zebra"}')
-        return [ChatDelta(tool_calls=(call,), finish_reason=FinishReason.TOOL_CALLS)]
+        return calls(("lineage_search", {"query": "zebra"}))
     return [ChatDelta("They talked.", finish_reason=FinishReason.STOP)]
 
 

@@ -5,10 +5,9 @@ from typing import Any, Final
 
 import pytest
 
-from spass.testing.model import Answer, in_turn
+from spass.testing.model import Answer, calls, in_turn
 from tests.functions.gateway import Reply
 from tests.functions.managed_agents import ADA, ManagedClient, execute, queue
-from tests.functions.operator_runs import calls
 
 MAX_BYTES: Final = 256 * 1024
 MESSAGE_FIELDS: Final = ["id", "seq", "direction", "content", "status", "run_id", "created_at"]

@@ -13,10 +13,10 @@ from spass.core.messages import FinishReason, Role, TokenUsage
 from spass.core.time import Deadline
 from spass.llm.errors import AttemptFailed, BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
-from spass.testing.model import Answer, in_turn
+from spass.testing.model import Answer, calls, in_turn
 from tests.functions.gateway import Reply
 from tests.functions.managed_agents import ADA, AGENTS, ManagedClient, execute, queue, read_frames
-from tests.functions.operator_runs import add_operators, calls
+from tests.functions.operator_runs import add_operators
 
 DONE: Final[object] = {"batchItemFailures": []}
 SUM: Final = ("calculator", {"expression": "6*7"})

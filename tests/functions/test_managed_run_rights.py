@@ -7,9 +7,8 @@ from typing import Final
 import pytest
 
 from spass.testing.aws import MemoryAws
-from spass.testing.model import in_turn
+from spass.testing.model import calls, in_turn
 from tests.functions.managed_agents import ManagedClient, execute, queue, tick
-from tests.functions.operator_runs import calls
 
 DONE: Final[object] = {"batchItemFailures": []}
 AT: Final = "2030-01-31T08:00:00Z"

@@ -14,7 +14,7 @@ import pytest
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.aws import MemoryAws
-from spass.testing.model import ScriptedModel
+from spass.testing.model import ScriptedModel, calls
 from tests.functions.gateway import write_operators_files
 from tests.functions.managed_agents import AGENTS, ManagedClient, execute, read_frames
 from tests.functions.stream_workers import Worker, virtual_time
@@ -82,8 +82,7 @@ def test_the_whole_streamed_text_is_stored_also_that_beside_tool_calls(client: M
     def think_aloud(request: ChatRequest, _context: CallContext) -> Sequence[ChatDelta]:
         if request.messages[-1].role is Role.TOOL:
             return [ChatDelta("It is "), ChatDelta("2.", finish_reason=FinishReason.STOP, usage=USAGE)]
-        call = ToolCallDelta(0, "call_1", "calculator", '{"expression": "1+1"}')
-        return [ChatDelta("I compute. "), ChatDelta("", (call,), FinishReason.TOOL_CALLS, USAGE)]
+        return calls(("calculator", {"expression": "1+1"}), text="I compute. ")
 
     client.gateway.model.script = think_aloud
     agent = client.create(agent="orchestrator", tools=["calculator"])

@@ -15,6 +15,7 @@ from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan, inject
 from spass.testing.http_server import HttpAnswer, serve
+from spass.testing.model import calls
 from tests.functions.gateway import Gateway, Reply
 from tests.functions.managed_agents import AGENTS, ManagedClient, event_lines, execute, queue, read_frames, tick
 
@@ -136,8 +137,7 @@ def test_a_model_that_answers_in_one_piece_gives_one_chunk_and_the_same_end(clie
 
 
 def test_a_model_that_always_calls_tools_ends_at_max_turns_with_the_flag(client: ManagedClient) -> None:
-    call = ToolCallDelta(0, "call_1", "calculator", ARGUMENTS)
-    client.gateway.model.script = [ChatDelta(tool_calls=(call,), finish_reason=FinishReason.TOOL_CALLS, usage=USAGE)]
+    client.gateway.model.script = calls(("calculator", ARGUMENTS))
     agent = counting(client, params={"max_turns": 2})
     frames = read_frames(stream(client, agent))
     last = frames[-2][1]

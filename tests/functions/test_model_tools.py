@@ -1,11 +1,8 @@
 """The tools ``think`` and ``llm`` over HTTP: a call of ``llm`` has the rights and the cost of its caller."""
 
-import json
-
-from spass.core.messages import FinishReason, ToolCallDelta
 from spass.llm.errors import BackendUnavailable
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
-from spass.testing.model import Answer
+from spass.llm.types import CallContext, ChatRequest
+from spass.testing.model import Answer, calls
 from tests.functions.gateway import Gateway, Reply
 from tests.stream_grammar import read_events
 
@@ -58,8 +55,7 @@ def ask_twice(request: ChatRequest, _: CallContext) -> Answer:
         return "<think>Well.</think>Seven."
     if any(message.tool_call_id for message in request.messages):
         return "It is seven."
-    call = ToolCallDelta(0, "call_1", "llm", json.dumps({"prompt": "How many?"}))
-    return (ChatDelta(tool_calls=(call,), finish_reason=FinishReason.TOOL_CALLS),)
+    return calls(("llm", {"prompt": "How many?"}))
 
 
 def test_an_agent_asks_its_own_model_and_the_stream_tells_it(gateway: Gateway) -> None:
@@ -69,7 +65,7 @@ def test_an_agent_asks_its_own_model_and_the_stream_tells_it(gateway: Gateway) -
     events = read_events(reply)
     assert [request.model for request in gateway.model.requests] == ["dear"] * 3
     (progress,) = (event for event in events if "progress" in event)
-    assert (progress["status"], progress["tool_call_id"], progress["progress"]) == ("executing", "call_1", "Asking dear.")
+    assert (progress["status"], progress["tool_call_id"], progress["progress"]) == ("executing", "call_0", "Asking dear.")
     (call,) = (event for event in events if event["type"] == "tool_call")
     assert (call["tool"], call["ok"], call["result"]) == ("llm", True, {"text": "Seven."})
     assert events.index(progress) < events.index(call)

@@ -4,19 +4,14 @@ from typing import Any, Final, Literal
 
 import pytest
 
-from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.llm.types import ChatDelta
-from spass.testing.model import Answer, in_turn
+from spass.testing.model import Answer, calls, in_turn
 from tests.functions.gateway import Gateway
 from tests.stream_grammar import check_collected, of_type, read_events
 
 Kind = Literal["rlm", "native_openhands"]
 
-_CALL: Final = ToolCallDelta(0, "c0", "calculator", '{"expression": "6*7"}')
-BESIDE_A_CALL: Final[Answer] = [
-    ChatDelta("Both.\n```python\nprint('hidden')\n```\n"),
-    ChatDelta(tool_calls=(_CALL,), finish_reason=FinishReason.TOOL_CALLS, usage=TokenUsage(1, 1)),
-]
+_TEXT: Final = "Both.\n```python\nprint('hidden')\n```\n"
+BESIDE_A_CALL: Final[Answer] = calls(("calculator", {"expression": "6*7"}), text=_TEXT)
 CELL: Final = "code_interpreter"
 REPLIES: Final[dict[str, tuple[Answer, dict[Kind, list[str] | str]]]] = {
     "a block without an end": ("So.\n```python\nprint('hidden')", {"rlm": [CELL], "native_openhands": [CELL]}),

@@ -16,9 +16,9 @@ from spass.core.messages import Role
 from spass.llm.errors import AttemptFailed
 from spass.llm.types import CallContext, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
 from spass.tenancy.yaml_source import ConfigError
-from spass.testing.model import USAGE, Answer, in_turn
+from spass.testing.model import USAGE, Answer, calls, in_turn
 from tests.functions.gateway import Gateway, Reply
-from tests.functions.operator_runs import ask, calls, done_of
+from tests.functions.operator_runs import ask, done_of
 from tests.stream_grammar import collect_reply, comparable_reply, of_type, parse_events
 
 MANUAL: Final = "The valve was stuck, so the pump stopped. " * 90

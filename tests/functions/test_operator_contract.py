@@ -14,9 +14,9 @@ from spass.core.messages import Role
 from spass.llm.errors import AttemptFailed
 from spass.tenancy.yaml_source import ConfigError
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
-from spass.testing.model import in_turn
+from spass.testing.model import calls, in_turn
 from tests.functions.gateway import Gateway
-from tests.functions.operator_runs import WATCH, add_operators, ask, calls, chat, session_items, states
+from tests.functions.operator_runs import WATCH, add_operators, ask, chat, session_items, states
 from tests.unit.cli.command import spass
 
 USER: Final = {"SPASS-User-Id": "ada"}

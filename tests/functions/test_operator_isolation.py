@@ -14,9 +14,8 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from spass.testing.model import Answer, in_turn
+from spass.testing.model import Answer, calls, in_turn
 from tests.functions.gateway import Gateway, Reply
-from tests.functions.operator_runs import calls
 from tests.sampling import SOAK
 
 REQUESTS: Final = 10_000 if SOAK else 1000

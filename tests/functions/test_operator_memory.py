@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from spass.testing.model import in_turn
+from spass.testing.model import calls, in_turn
 from tests.functions.gateway import Gateway, Reply
-from tests.functions.operator_runs import add_operators, calls, chat, history, session_items, shown
+from tests.functions.operator_runs import add_operators, chat, history, session_items, shown
 
 OPERATOR = "/v1/operators/harbour"
 HARBOUR = """

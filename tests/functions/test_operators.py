@@ -9,13 +9,12 @@ import pytest
 
 from spass.core.messages import Role
 from spass.llm.errors import BackendContextLength, BackendUnavailable
-from spass.testing.model import in_turn
+from spass.testing.model import calls, in_turn
 from tests.functions.gateway import Gateway, Reply
 from tests.functions.operator_runs import (
     WATCH,
     add_operators,
     ask,
-    calls,
     chat,
     done_of,
     history,

@@ -12,9 +12,9 @@ import pytest
 from spass.agents.kinds.monitor_operative import MONITOR_SYSTEM_PROMPT
 from spass.calls.datamark import NOTE
 from spass.core.messages import Role
-from spass.testing.model import in_turn
+from spass.testing.model import calls, in_turn
 from tests.functions.gateway import Gateway
-from tests.functions.operator_runs import ask, calls
+from tests.functions.operator_runs import ask
 
 KINDS_OF_OPERATORS: Final = ("operative", "monitor_operative")
 AXES: Final = {

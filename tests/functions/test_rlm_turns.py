@@ -10,12 +10,11 @@ import pytest
 from spass.agents.kinds import KINDS, AgentContext, BaseAgent
 from spass.core.effects import Answer as AgentAnswer
 from spass.core.effects import Cell, CellResult, RunCode, Steps
-from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.sandbox.none import NoSandbox
 from spass.testing.event_log import EventLog
-from spass.testing.model import Answer
+from spass.testing.model import Answer, calls
 from tests.functions.gateway import Gateway, Reply
 from tests.functions.rlm_turns import PROCESSES, SANDBOXES, Researcher, block
 from tests.functions.test_call_trees import flatten, get_calls, shape
@@ -247,9 +246,8 @@ def test_code_may_call_a_delegate_and_be_one(researcher: Researcher) -> None:
     def script(request: ChatRequest, context: CallContext) -> Answer:
         first = request.messages[0].content
         if first.startswith("boss"):
-            call = ToolCallDelta(0, "call_0", "delegate", '{"agent": "digger", "task": "Dig."}')
-            asked = ChatDelta(tool_calls=(call,), finish_reason=FinishReason.TOOL_CALLS, usage=TokenUsage(1, 1))
-            return [asked] if request.messages[-1].tool_call_id is None else "Done."
+            asked = calls(("delegate", {"agent": "digger", "task": "Dig."}))
+            return asked if request.messages[-1].tool_call_id is None else "Done."
         if not first.startswith("You answer a question about data"):
             return "I counted."
         return block("result = delegate(agent='counting', task='Count.')", "FINAL(result['answer'])")
@@ -257,9 +255,9 @@ def test_code_may_call_a_delegate_and_be_one(researcher: Researcher) -> None:
     researcher.gateway.model.script = script
     body = {"message_id": "m1", "messages": [{"role": "user", "content": "Please."}]}
     events = read_events(researcher.gateway.send("POST", "/c1/agents/boss/chat", body=body))
-    calls = of_type(events, "tool_call")
-    counting, cell, digger = calls
-    assert [(call["tool"], call["agent"]) for call in calls] == [
+    made = of_type(events, "tool_call")
+    counting, cell, digger = made
+    assert [(call["tool"], call["agent"]) for call in made] == [
         ("delegate", "digger"),
         ("code_interpreter", "digger"),
         ("delegate", None),

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from spass.calls.datamark import NOTE, remove_marks
-from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
+from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, pack_rows
+from spass.testing.model import calls
 from tests.functions.gateway import CONFIG, Gateway, Reply, write_operators_files
 
 ROOT = Path(__file__).parents[2]
@@ -22,9 +23,8 @@ TOOLS = "defaults: {embedding_model: mini-embed, tools_enabled_default: [calcula
 BODY: dict[str, Any] = {"model": "small", "messages": [{"role": "user", "content": "6 * 7?"}]}
 
 
-def call(name: str, **arguments: object) -> list[ChatDelta]:
-    piece = ToolCallDelta(0, f"call_{name}", name, json.dumps(arguments))
-    return [ChatDelta(tool_calls=(piece,)), ChatDelta(finish_reason=FinishReason.TOOL_CALLS, usage=TokenUsage(10, 5))]
+def call(name: str, **arguments: object) -> Sequence[ChatDelta]:
+    return calls((name, arguments))
 
 
 def say(text: str) -> list[ChatDelta]:

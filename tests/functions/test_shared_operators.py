@@ -13,13 +13,12 @@ from spass.core.messages import FinishReason, Role, TokenUsage
 from spass.llm.errors import BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.faults import Fault
-from spass.testing.model import Answer, in_turn
+from spass.testing.model import Answer, calls, in_turn
 from tests.functions.compaction_harness import CompactionHarness
 from tests.functions.gateway import Gateway
 from tests.functions.operator_runs import (
     add_operators,
     ask,
-    calls,
     chat,
     history,
     session_items,

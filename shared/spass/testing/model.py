@@ -1,11 +1,12 @@
 """A scripted model in process: a provider that the router asks in place of a real one."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from spass.core.messages import FinishReason, TokenUsage
+from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
 
 DIMENSIONS: Final = 8
@@ -27,6 +28,16 @@ def in_turn(answers: Iterable[Answer]) -> Script:
         return remaining.pop(0) if len(remaining) > 1 else remaining[0]
 
     return script
+
+
+def calls(*tools: tuple[str, Mapping[str, object] | str], text: str = "") -> Sequence[ChatDelta]:
+    """Return an answer that says ``text`` and calls ``tools``: names with their arguments, an object or its JSON."""
+    pieces = tuple(
+        ToolCallDelta(number, f"call_{number}", name, given if isinstance(given, str) else json.dumps(given))
+        for number, (name, given) in enumerate(tools)
+    )
+    said = [ChatDelta(text)] if text else []
+    return [*said, ChatDelta(tool_calls=pieces, finish_reason=FinishReason.TOOL_CALLS, usage=USAGE)]
 
 
 def count_letters(request: EmbeddingRequest) -> EmbeddingReply:
