@@ -14,6 +14,7 @@ from local.executions import resume_executions
 from local.home import Home
 from spass.core.messages import Json
 from tests.integration.local.emulated_laptop import Answer, Laptop, eventually, running
+from tests.sampling import sampled
 
 
 def _fail_marked_messages(event: Mapping[str, Any]) -> Json:
@@ -90,7 +91,7 @@ def test_after_a_restart_queues_are_drained_and_aborted_executions_resume_once(t
         assert len(second.steps()) == 3
 
 
-@pytest.mark.parametrize("damaged_service", ["sqs", "lambda", "stepfunctions", "scheduler"])
+@pytest.mark.parametrize("damaged_service", sampled(["sqs", "lambda", "stepfunctions", "scheduler"], 4))
 def test_table_and_bucket_survive_a_damaged_state_file_of_another_service(tmp_path: Path, damaged_service: str) -> None:
     home = Home(tmp_path / "home")
     answers: dict[str, Answer] = {"jobs": _fail_marked_messages}

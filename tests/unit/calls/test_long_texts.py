@@ -12,20 +12,19 @@ import pytest
 from bench.texts import ALPHABET, OPERATIONS, measure_seconds, repeat_to_length
 from spass.calls.datamark import remove_marks
 from spass.calls.worker_thread import MIN_THREAD_CHARACTERS, run_in_worker_thread
-from tests.sampling import SOAK
+from tests.sampling import sampled
 
 pytestmark = pytest.mark.anyio
 
 SHORT_LENGTH, FACTOR = 2_000, 16
 
 
-def units() -> Iterator[str]:
+def units(case: str) -> Iterator[str]:
     """Yield the texts that are repeated: characters, pairs and random triples of the alphabet."""
     generator = random.Random(19)
-    yield from ALPHABET
-    pairs = ["".join(pair) for pair in itertools.product(ALPHABET, repeat=2)]
-    yield from pairs if SOAK else generator.sample(pairs, 60)
-    yield from ("".join(generator.choices(ALPHABET, k=3)) for _ in range(20_000 if SOAK else 30))
+    yield from sampled(ALPHABET, 3, case)
+    yield from sampled(["".join(pair) for pair in itertools.product(ALPHABET, repeat=2)], 199, case)
+    yield from sampled(["".join(generator.choices(ALPHABET, k=3)) for _ in range(20_000)], 1000, case)
 
 
 def growth(work: Callable[[str], None], unit: str, short: int = SHORT_LENGTH) -> float:
@@ -38,7 +37,7 @@ def growth(work: Callable[[str], None], unit: str, short: int = SHORT_LENGTH) ->
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_the_time_for_a_text_is_linear_in_its_length(name: str) -> None:
     work, short = OPERATIONS[name], SHORT_LENGTH // 4 if "pieces" in name else SHORT_LENGTH
-    for unit in units():
+    for unit in units(name):
         work(unit)
         # Quadratic work takes 256 times as long. Repeat a measurement, because another process may have disturbed it.
         assert any(growth(work, unit, short) < 4 * FACTOR for _ in range(5)), ascii(unit)
@@ -47,7 +46,7 @@ def test_the_time_for_a_text_is_linear_in_its_length(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if "pieces" not in name])
 @pytest.mark.parametrize("beginning", ["<", "{", "\x0b", "-----BEGIN PRIVATE KEY-----", "<d", "aws "])
 def test_the_time_for_a_run_after_other_text_is_linear(name: str, beginning: str) -> None:
-    for unit in ALPHABET:
+    for unit in sampled(ALPHABET, 5, name + beginning):
         assert any(growth(lambda text: OPERATIONS[name](beginning + text), unit) < 4 * FACTOR for _ in range(5)), ascii(unit)
 
 

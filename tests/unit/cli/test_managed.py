@@ -84,13 +84,15 @@ def test_the_arguments_of_create_become_the_body() -> None:
     }
 
 
-def test_list_shows_all_pages_in_aligned_columns_with_errors_and_schedules() -> None:
+def test_lists_show_agents_in_columns_and_messages_with_their_sender() -> None:
     with fake_gateway(respond) as gateway:
-        output = spass(gateway.url, "managed", "list")
-    assert output.out == (
+        agents = spass(gateway.url, "managed", "list").out
+        messages = spass(gateway.url, "managed", "messages", "agt_1").out
+    assert agents == (
         "agt_1     idle                     operative  reporter\n"
         "agt_long  error (model_not_found)  operative  reporter  rate(1 hour)\n"
     )
+    assert messages == "you, T1, pending:\nHello\n\nagent, T2:\nTwo\nlines\n\n"
 
 
 def test_list_shows_the_time_zone_of_a_schedule_and_whether_it_is_disabled() -> None:
@@ -105,12 +107,22 @@ def test_an_empty_list_prints_nothing() -> None:
         assert spass(gateway.url, "managed", "list") == (0, "", "")
 
 
-def test_send_leaves_the_message_pending_and_names_the_next_command() -> None:
+@pytest.mark.parametrize(
+    ("arguments", "printed", "next_command", "body"),
+    [
+        (["send", "agt_1", "Hello"], "msg_1\n", "spass managed run agt_1", {"content": "Hello"}),
+        (["run", "agt_1", "--input", "What?"], "run_1\n", "spass managed messages agt_1", {"input": "What?"}),
+    ],
+    ids=["send", "run"],
+)
+def test_send_and_run_print_an_id_and_name_the_next_command(
+    arguments: list[str], printed: str, next_command: str, body: object
+) -> None:
     with fake_gateway(respond) as gateway:
-        code, out, err = spass(gateway.url, "managed", "send", "agt_1", "Hello")
-    assert (code, out) == (0, "msg_1\n")
-    assert "spass managed run agt_1" in err
-    assert gateway.requests[0].json == {"content": "Hello"}
+        code, out, err = spass(gateway.url, "managed", *arguments)
+    assert (code, out) == (0, printed)
+    assert next_command in err
+    assert gateway.requests[0].json == body
 
 
 def test_a_dash_reads_the_message_or_the_input_from_stdin() -> None:
@@ -175,20 +187,6 @@ def test_a_refused_message_is_not_said_to_be_in_the_mailbox() -> None:
         code, _, err = spass(gateway.url, "managed", "send", "agt_1", "--stream", "Hello")
     assert (code, err.splitlines()[0]) == (1, "spass: session_busy: The run run_1 is active.")
     assert "mailbox" not in err
-
-
-def test_run_prints_the_id_of_the_run() -> None:
-    with fake_gateway(respond) as gateway:
-        code, out, err = spass(gateway.url, "managed", "run", "agt_1", "--input", "What is new?")
-    assert (code, out) == (0, "run_1\n")
-    assert "spass managed messages agt_1" in err
-    assert gateway.requests[0].json == {"input": "What is new?"}
-
-
-def test_messages_are_shown_with_their_sender_and_whether_they_wait() -> None:
-    with fake_gateway(respond) as gateway:
-        output = spass(gateway.url, "managed", "messages", "agt_1")
-    assert output.out == "you, T1, pending:\nHello\n\nagent, T2:\nTwo\nlines\n\n"
 
 
 def test_delete_says_what_was_deleted() -> None:

@@ -124,5 +124,12 @@ async def deltas_of(provider: Provider, chat_request: ChatRequest | None = None,
         return [delta async for delta in deltas]
 
 
+async def body_of(chat_request: ChatRequest, answer: Payload, provider: str = "openai", key: str | None = KEY) -> Payload:
+    """Return the body in which the provider sends a request."""
+    upstream = Upstream(json_answer(answer))
+    await reply_of(provider_at(upstream, provider, key), chat_request)
+    return upstream.body
+
+
 async def reply_of(provider: Provider, chat_request: ChatRequest | None = None) -> ChatReply:
     return collect_deltas(await deltas_of(provider, chat_request))

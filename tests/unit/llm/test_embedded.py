@@ -17,6 +17,8 @@ from spass.llm.providers.minilm import WINDOW, Floats, MiniLM
 from spass.llm.types import CallContext, ChatRequest, EmbeddingRequest
 from spass.tenancy.config import BackendConfig
 
+pytestmark = pytest.mark.anyio
+
 REFERENCE = json.loads((Path(__file__).parent / "minilm_reference.json").read_text())
 
 
@@ -76,7 +78,6 @@ def test_every_vector_has_length_one(model: MiniLM) -> None:
     np.testing.assert_allclose(np.linalg.norm(embed(model, ["", "a", "word " * 600]), axis=1), 1, atol=1e-5)
 
 
-@pytest.mark.anyio
 async def test_the_provider_returns_packed_rows_and_counts_tokens(provider: EmbeddedProvider) -> None:
     reply = await provider.embed(EmbeddingRequest(MODEL, tuple(REFERENCE["texts"][:2])), new_context())
     assert (reply.count, reply.dimensions) == (2, 384)
@@ -85,7 +86,6 @@ async def test_the_provider_returns_packed_rows_and_counts_tokens(provider: Embe
     assert reply.usage.completion_tokens == 0
 
 
-@pytest.mark.anyio
 async def test_chat_and_other_models_are_refused(provider: EmbeddedProvider) -> None:
     with pytest.raises(BackendBadRequest):
         await provider.embed(EmbeddingRequest("nomic-embed-text-v1.5", ("x",)), new_context())
@@ -94,13 +94,11 @@ async def test_chat_and_other_models_are_refused(provider: EmbeddedProvider) -> 
             pass
 
 
-@pytest.mark.anyio
 async def test_embedding_stops_at_the_deadline(provider: EmbeddedProvider) -> None:
     with pytest.raises(BackendTimeout):
         await provider.embed(EmbeddingRequest(MODEL, ("x",)), CallContext(Deadline.after(0)))
 
 
-@pytest.mark.anyio
 async def test_embedding_one_long_text_stops_at_the_deadline(provider: EmbeddedProvider) -> None:
     start = time.monotonic()
     with pytest.raises(BackendTimeout):
@@ -108,7 +106,6 @@ async def test_embedding_one_long_text_stops_at_the_deadline(provider: EmbeddedP
     assert time.monotonic() - start < 60
 
 
-@pytest.mark.anyio
 async def test_missing_weights_make_the_backend_unavailable(
     provider: EmbeddedProvider, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -10,6 +10,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from infra.routes import BINARY_MEDIA_TYPES, MIN_COMPRESSED_BYTES, ROUTE_HINTS, ROUTES, Route
 from local.edge import MAX_EVENT_BYTES, MAX_HEADER_BYTES, LambdaEdge
 
+pytestmark = pytest.mark.anyio
+
 SHORT = next(route for route in ROUTES if not route.long and route.method == "GET" and "{" not in route.path)
 LONG = next(route for route in ROUTES if route.long)
 
@@ -33,14 +35,12 @@ async def request(
         return await client.request(method, path, headers=headers, content=body)
 
 
-@pytest.mark.anyio
 async def test_a_request_within_the_limits_passes_untouched() -> None:
     seen: list[int] = []
     answer = await request(app(seen=seen), LONG.method, LONG.path, body=b"y" * 4_000_000)
     assert (answer.status_code, answer.content, seen) == (200, b"xx", [4_000_000])
 
 
-@pytest.mark.anyio
 async def test_too_many_bytes_of_headers_are_refused() -> None:
     answer = await request(app(), "GET", SHORT.path, headers={"x-long": "a" * MAX_HEADER_BYTES})
     assert answer.status_code == 413
@@ -48,14 +48,12 @@ async def test_too_many_bytes_of_headers_are_refused() -> None:
     assert answer.headers["spass-request-id"] == answer.json()["request_id"]
 
 
-@pytest.mark.anyio
 async def test_an_event_over_6_mib_is_refused() -> None:
     for body in (b"z" * MAX_EVENT_BYTES, b'"' * (MAX_EVENT_BYTES // 2)):
         answer = await request(app(), LONG.method, LONG.path, body=body)
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, "payload_too_large")
 
 
-@pytest.mark.anyio
 async def test_a_binary_body_counts_in_base64_and_not_as_escaped_text() -> None:
     four_mib = b"\n" * (4 * 1024 * 1024)
     for content_type in (*BINARY_MEDIA_TYPES, "Application/ZIP; x=1"):
@@ -68,7 +66,6 @@ async def test_a_binary_body_counts_in_base64_and_not_as_escaped_text() -> None:
         assert answer.status_code == 413
 
 
-@pytest.mark.anyio
 async def test_a_short_route_has_a_shorter_time_limit_than_a_long_one() -> None:
     slow = app(seconds=0.2)
     late = await request(slow, "GET", SHORT.path)
@@ -77,7 +74,6 @@ async def test_a_short_route_has_a_shorter_time_limit_than_a_long_one() -> None:
     assert (await request(slow, LONG.method, long_path)).status_code == 200
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("body", [b"x" * (MAX_EVENT_BYTES + 1), b'"' * (MAX_EVENT_BYTES // 2 + 1)])
 async def test_an_answer_of_a_short_route_over_6_mib_is_an_error(body: bytes) -> None:
     answer = await request(app(body=body), "GET", SHORT.path)
@@ -86,7 +82,6 @@ async def test_an_answer_of_a_short_route_over_6_mib_is_an_error(body: bytes) ->
     assert (await request(app(body=body), LONG.method, long_path)).content == body
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("route", [SHORT, LONG], ids=["buffered", "streamed"])
 async def test_headers_of_an_answer_are_renamed_and_dropped_as_in_a_rest_api(route: Route) -> None:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,7 +98,6 @@ async def test_headers_of_an_answer_are_renamed_and_dropped_as_in_a_rest_api(rou
     }
 
 
-@pytest.mark.anyio
 async def test_a_path_of_another_api_gets_the_route_to_use() -> None:
     for path, message in ROUTE_HINTS.items():
         for method in ("GET", "POST"):
@@ -113,7 +107,6 @@ async def test_a_path_of_another_api_gets_the_route_to_use() -> None:
             assert answer.headers["spass-request-id"] == answer.json()["request_id"]
 
 
-@pytest.mark.anyio
 async def test_a_path_with_an_empty_segment_gets_the_route_to_use() -> None:
     answer = await request(app(), "POST", "/v1//chat/completions")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "route_not_found")
@@ -121,7 +114,6 @@ async def test_a_path_with_an_empty_segment_gets_the_route_to_use() -> None:
     assert (await request(app(), "GET", "/nothing//here")).status_code == 200, "the edge does not refuse unknown routes"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("method", "path", "route"),
     [
@@ -137,7 +129,6 @@ async def test_an_empty_variable_gets_the_route_in_which_it_is_missing(method: s
     assert answer.json()["error"]["message"].endswith(f"Use {route}: the part between the slashes is empty.")
 
 
-@pytest.mark.anyio
 async def test_a_long_route_is_recognised_with_extra_slashes() -> None:
     slow = app(seconds=0.2)
     for path in ("/v1/chat/completions/", "//v1/chat/completions"):
@@ -179,7 +170,6 @@ ACCEPTED = [
 ]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("accepted", "compressed"), ACCEPTED)
 async def test_a_buffered_answer_is_compressed_for_clients_that_prefer_gzip(accepted: str | None, compressed: bool) -> None:
     content = "ü".encode() * 50_000
@@ -190,7 +180,6 @@ async def test_a_buffered_answer_is_compressed_for_clients_that_prefer_gzip(acce
         assert headers[b"content-length"] == str(len(body)).encode()
 
 
-@pytest.mark.anyio
 async def test_small_answers_and_streams_are_not_compressed() -> None:
     headers, bodies = await raw_request(app(body=b"x" * (MIN_COMPRESSED_BYTES - 1)), "GET", SHORT.path, "gzip")
     assert (headers, bodies) == ({}, [b"x" * (MIN_COMPRESSED_BYTES - 1)])
@@ -199,7 +188,6 @@ async def test_small_answers_and_streams_are_not_compressed() -> None:
     assert bodies == [b"data: %d\n\n" % n * 1000 for n in range(3)]
 
 
-@pytest.mark.anyio
 async def test_an_answer_with_a_coding_of_its_own_is_not_compressed_again() -> None:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-encoding", b"br")]})

@@ -55,14 +55,15 @@ def test_it_answers_from_retrieved_documents(question: str, fact: str) -> None:
     assert fact in answer_to(("user", BERLIN), ("user", question))
 
 
-def test_it_remembers_what_the_user_said() -> None:
-    said = (("user", "My favourite sport is tennis."), ("assistant", "Noted."))
-    assert answer_to(*said, ("user", "Which sport is my favourite?")) == "My favourite sport is tennis."
-
-
-def test_it_finds_a_word_in_a_compound_of_it() -> None:
-    said = (("user", "Mein Lieblingssport ist Tennis."), ("assistant", "Noted."))
-    assert answer_to(*said, ("user", "Welcher Sport ist mein Liebling?")) == "Mein Lieblingssport ist Tennis."
+@pytest.mark.parametrize(
+    ("said", "question"),
+    [
+        ("My favourite sport is tennis.", "Which sport is my favourite?"),
+        ("Mein Lieblingssport ist Tennis.", "Welcher Sport ist mein Liebling?"),  # a word in a compound of it
+    ],
+)
+def test_it_remembers_what_the_user_said(said: str, question: str) -> None:
+    assert answer_to(("user", said), ("assistant", "Noted."), ("user", question)) == said
 
 
 def test_it_uses_a_statement_before_the_question() -> None:

@@ -11,6 +11,8 @@ from local.standin.wire import complete
 from spass.core.messages import Message
 from tests.unit.tools.editor.scripted import Scripted
 
+pytestmark = pytest.mark.anyio
+
 Format = Literal["diff", "whole"]
 MAIN: Final = FILES["src/main.py"]
 DOCUMENTED: Final = MAIN.replace("None:\n", 'None:\n    """Run the program."""\n')
@@ -37,7 +39,6 @@ def answer(messages: Sequence[Message]) -> str:
         ("Add a section about testing to docs/use.md", "docs/use.md", PAGE, f"{PAGE}\n## Testing\n\nTo be written.\n"),
     ],
 )
-@pytest.mark.anyio
 async def test_an_edit_changes_what_the_message_names(
     tmp_path: Path, form: Format, message: str, path: str, before: str, after: str
 ) -> None:
@@ -54,21 +55,18 @@ async def test_an_edit_changes_what_the_message_names(
         ("Add a section about the budget to docs/plan.md", "## Budget\n\nTo be written.\n"),
     ],
 )
-@pytest.mark.anyio
 async def test_a_new_file_is_written(tmp_path: Path, form: Format, message: str, text: str) -> None:
     result = await Scripted(tmp_path, [answer]).edit({}, format=form, create=("docs/plan.md",), message=message)
     assert result.files == {"docs/plan.md": text}
 
 
 @pytest.mark.parametrize("before", [DOCUMENTED, IN_ONE_LINE, "def main(:\n", "x = 1\n"])
-@pytest.mark.anyio
 async def test_a_docstring_that_is_there_or_has_no_place_is_not_added(tmp_path: Path, before: str) -> None:
     result = await Scripted(tmp_path, [answer]).edit({"src/main.py": before}, message="Add a docstring to main()")
     assert not result.files
     assert "do not see what to change" in result.answer
 
 
-@pytest.mark.anyio
 async def test_a_complaint_of_aider_gets_the_same_edit_again(tmp_path: Path) -> None:
     scripted = Scripted(tmp_path, ["src/main.py\n```\n<<<<<<< SEARCH\nnowhere\n=======\nx\n>>>>>>> REPLACE\n```", answer])
     result = await scripted.edit({"src/main.py": MAIN}, message="Add a docstring to main()")

@@ -32,7 +32,8 @@ async def _refuse(requests: Sequence[CodeRequest]) -> Sequence[CallReply]:
     raise AssertionError(requests)
 
 
-QUESTIONS = pytest.mark.parametrize(
+@pytest.mark.parametrize(("agent", "replies"), [(RLMAgent(), 1), (NativeOpenHandsAgent(), 2)], ids=["rlm", "native_openhands"])
+@pytest.mark.parametrize(
     ("question", "memory", "answer"),
     [
         ("What is the sum of the column area?", [CSV], "The sum of area is 100.00."),
@@ -41,18 +42,11 @@ QUESTIONS = pytest.mark.parametrize(
         ("How many lines mention {'value'}?", LINES.splitlines(), "0 lines mention {'value'}."),
     ],
 )
-
-
-@QUESTIONS
-def test_rlm_answers_from_data_that_no_prompt_contains(question: str, memory: Sequence[str], answer: str) -> None:
-    turn, cells = ask(RLMAgent(), question, memory)
-    assert (turn.answer, len(turn.replies), cells) == (answer, 1, 1)
-
-
-@QUESTIONS
-def test_native_openhands_answers_from_the_output_of_its_code(question: str, memory: Sequence[str], answer: str) -> None:
-    turn, cells = ask(NativeOpenHandsAgent(), question, memory)
-    assert (turn.answer, len(turn.replies), cells) == (answer, 2, 1)
+def test_a_kind_that_runs_code_answers_from_its_data(
+    question: str, memory: Sequence[str], answer: str, agent: BaseAgent, replies: int
+) -> None:
+    turn, cells = ask(agent, question, memory)
+    assert (turn.answer, len(turn.replies), cells) == (answer, replies, 1)
 
 
 def test_native_openhands_without_data_runs_no_code() -> None:

@@ -177,10 +177,9 @@ MILLIONS: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("values", MILLIONS.values(), ids=MILLIONS)
-async def test_a_line_of_a_million_values_is_refused_without_reading_it(
-    values: Callable[[], bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def objects_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the texts of which the interpreter reads the values."""
     read: list[str] = []
 
     def note(text: str, *, max_depth: int) -> dict[str, Json]:
@@ -188,25 +187,25 @@ async def test_a_line_of_a_million_values_is_refused_without_reading_it(
         return read_object(text, max_depth=max_depth)
 
     monkeypatch.setattr(lines, "read_object", note)
+    return read
+
+
+@pytest.mark.parametrize("values", MILLIONS.values(), ids=MILLIONS)
+async def test_a_line_of_a_million_values_is_refused_without_reading_it(
+    values: Callable[[], bytes], objects_read: list[str]
+) -> None:
     text = b' {"effect": {"cell": 0, "hash": "h", "requests": [{"tool": "calculator", "arguments": {"a": ' + values() + b"}}]}}\n"
     launcher = ScriptedLauncher([lambda child: forged(Raw(child.request["token"].encode() + text))(child)])
     stopped = await interpreter(launcher).run(cell(), TOOLS, Outside().perform)
     assert "too many values at once" in (stopped.error or "")
-    assert len(read) == 1
+    assert len(objects_read) == 1
 
 
-async def test_a_line_that_is_too_long_is_refused_without_reading_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-
-    def note(text: str, *, max_depth: int) -> dict[str, Json]:
-        read.append(text)
-        return read_object(text, max_depth=max_depth)
-
-    monkeypatch.setattr(lines, "read_object", note)
+async def test_a_line_that_is_too_long_is_refused_without_reading_it(objects_read: list[str]) -> None:
     launcher = ScriptedLauncher([forged(end_of_cell(0, output="x" * MAX_LINE_BYTES))])
     stopped = await interpreter(launcher).run(cell(), TOOLS, Outside().perform)
     assert "wrote a line that is too long" in (stopped.error or "")
-    assert len(read) == 1
+    assert len(objects_read) == 1
 
 
 async def test_an_answer_of_code_that_has_no_final_stops_the_cell() -> None:

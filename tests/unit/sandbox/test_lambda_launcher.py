@@ -115,12 +115,6 @@ async def test_a_lost_reply_is_asked_for_once_more_and_nothing_is_performed_twic
     assert outside.performed == ["a0", "b0", "a1", "b1", "a2", "b2"]
 
 
-@pytest.mark.parametrize("fault", [lose_reply, refuse("ServiceException", 500)])
-async def test_replies_that_are_lost_twice_are_no_sandbox(fault: Any) -> None:
-    with pytest.raises(SandboxUnavailable):
-        await open_turn(FunctionClient(faults=[fault] * 2)).run(cell("1"), (), Outside().perform)
-
-
 async def test_a_wrong_deployment_is_our_error() -> None:
     for code in ("AccessDeniedException", "ResourceNotFoundException", "InvalidParameterValueException"):
         with pytest.raises(InternalError, match=code):
@@ -146,36 +140,34 @@ async def test_a_function_that_the_code_ended_is_an_error_of_the_code(kind: str 
     assert await turn.run(cell("print(x)"), (), Outside().perform) == CellResult("1\n")
 
 
-async def test_a_function_that_fails_by_itself_is_no_sandbox() -> None:
-    for kind in ("Runtime.ImportModuleError", "Runtime.HandlerNotFound", "KeyError", None):
-        with pytest.raises(SandboxUnavailable):
-            await open_turn(FunctionClient(faults=[fail(kind)])).run(cell("1"), (), Outside().perform)
-
-
 def packed(text: bytes) -> str:
     return base64.b64encode(zlib.compress(text)).decode()
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
-        b"", b"null", b"[]", b"{}", {"lines": 5, "cpu": 0, "fault": None}, {"lines": "?", "cpu": 0, "fault": None},
-        {"lines": packed(b"x"), "cpu": -1, "fault": None}, {"lines": packed(b"x"), "cpu": "1e999", "fault": None},
-        {"lines": packed(b"x")[:-8], "cpu": 0, "fault": None}, {"lines": "", "cpu": 0, "fault": None},
-    ],
-    ids=range(10),
-)  # fmt: skip
-async def test_a_malformed_answer_of_the_function_is_no_sandbox(payload: object) -> None:
-    with pytest.raises(SandboxUnavailable):
-        await open_turn(FunctionClient(faults=[answer(payload)])).run(cell("1"), (), Outside().perform)
+MALFORMED: list[Callable[[], object]] = [
+    *(lambda: b"", lambda: b"null", lambda: b"[]", lambda: b"{}"),
+    lambda: {"lines": 5, "cpu": 0, "fault": None},
+    lambda: {"lines": "?", "cpu": 0, "fault": None},
+    lambda: {"lines": packed(b"x"), "cpu": -1, "fault": None},
+    lambda: {"lines": packed(b"x"), "cpu": "1e999", "fault": None},
+    lambda: {"lines": packed(b"x")[:-8], "cpu": 0, "fault": None},
+    lambda: {"lines": "", "cpu": 0, "fault": None},
+    lambda: {"lines": packed(b"x" * (2**26 + 1)), "cpu": 0, "fault": None},
+    lambda: {"lines": packed(b"\n" * 10**6), "cpu": 0, "fault": None},
+]
+FAILED = ["Runtime.ImportModuleError", "Runtime.HandlerNotFound", "KeyError", None]
+FAULTS: list[Callable[[], list[Any]]] = [
+    *([lambda make=make: [answer(make())] for make in MALFORMED]),
+    *([lambda kind=kind: [fail(kind)] for kind in FAILED]),
+    lambda: [lose_reply] * 2,
+    lambda: [refuse("ServiceException", 500)] * 2,
+]
 
 
-@pytest.mark.parametrize("text", [lambda: b"x" * (2**26 + 1), lambda: b"\n" * 10**6], ids=["too long", "too many lines"])
-async def test_an_answer_that_unpacks_to_too_much_is_no_sandbox(text: Callable[[], bytes]) -> None:
+@pytest.mark.parametrize("faults", FAULTS, ids=range(len(FAULTS)))
+async def test_a_lost_malformed_or_failed_answer_of_the_function_is_no_sandbox(faults: Callable[[], list[Any]]) -> None:
     with pytest.raises(SandboxUnavailable):
-        await open_turn(FunctionClient(faults=[answer({"lines": packed(text()), "cpu": 0, "fault": None})])).run(
-            cell("1"), (), Outside().perform
-        )
+        await open_turn(FunctionClient(faults=faults())).run(cell("1"), (), Outside().perform)
 
 
 async def test_millions_of_lines_of_a_child_do_not_fill_the_memory_of_the_gateway() -> None:

@@ -10,6 +10,8 @@ from spass.completions.augment import Augment
 from spass.core.errors import InvalidAugment
 from spass.web.caller import parse_augment
 
+pytestmark = pytest.mark.anyio
+
 AUTH = ("Authorization", "Bearer demo-token")
 SESSION = "/a1/agents/a/sessions/ses_" + "0" * 26
 
@@ -24,7 +26,6 @@ async def code(client: httpx.AsyncClient, method: str, path: str, headers: list[
     return str(response.json()["error"]["code"]) if response.is_error else "ok"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("headers", "expected"),
     [
@@ -45,7 +46,6 @@ async def test_a_request_needs_exactly_one_known_token(
     assert await code(client, "GET", "/v1/pages", headers) == expected
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("users", "expected"),
     [
@@ -73,7 +73,6 @@ async def test_the_user_header_is_required_on_a1_and_always_checked(
     assert await code(client, "GET", "/v1/pages", headers) == on_v1
 
 
-@pytest.mark.anyio
 async def test_user_id_in_a_body_or_query_of_a1_is_refused(client: httpx.AsyncClient) -> None:
     headers = [AUTH, ("SPASS-User-Id", "ada")]
     refused = "user_id_not_allowed"
@@ -86,7 +85,6 @@ async def test_user_id_in_a_body_or_query_of_a1_is_refused(client: httpx.AsyncCl
     assert (await client.send(request)).json()["error"]["code"] == refused
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("name", "values", "expected"),
     [
@@ -119,7 +117,6 @@ async def test_depth_parent_and_idempotency_key_are_checked(
     assert await code(client, "POST", "/v1/echo", [AUTH, *((name, value) for value in values)]) == expected
 
 
-@pytest.mark.anyio
 async def test_of_several_faults_the_first_in_the_documented_order_is_reported(client: httpx.AsyncClient) -> None:
     order = [
         ([], "missing_token"),
@@ -132,7 +129,6 @@ async def test_of_several_faults_the_first_in_the_documented_order_is_reported(c
     assert await code(client, "PUT", "/a1/echo", faults) == "method_not_allowed"
 
 
-@pytest.mark.anyio
 async def test_idempotency_keys_of_different_users_are_different(client: httpx.AsyncClient) -> None:
     async def digest(key: str, **headers: str) -> str:
         response = await client.post("/v1/echo", json={}, headers={"Idempotency-Key": key, **headers})

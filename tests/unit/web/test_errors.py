@@ -12,6 +12,8 @@ from spass.core.errors import SpassError
 from spass.core.ids import RequestId
 from spass.web.errors import HTTP_ERROR_TYPES, error_response, http_error_type
 
+pytestmark = pytest.mark.anyio
+
 CONTRACT = {
     400: {
         *("invalid_request", "user_id_required", "user_id_invalid", "user_id_not_allowed", "invalid_augment"),
@@ -48,7 +50,10 @@ CONTRACT = {
     429: {"rate_limited", "budget_exceeded"},
     500: {"internal_error"},
     502: {"upstream_error", "summary_failed"},
-    503: {"no_backend_available", "storage_unavailable", "turn_lost", "sandbox_unavailable", "kind_unavailable"},
+    503: {
+        *("no_backend_available", "storage_unavailable", "turn_lost", "sandbox_unavailable", "kind_unavailable"),
+        "page_not_built",
+    },
     504: {"upstream_timeout"},
     508: {"recursion_depth_exceeded"},
 }
@@ -112,7 +117,6 @@ def check_envelope(response: httpx.Response) -> str:
     return str(body["error"]["code"])
 
 
-@pytest.mark.anyio
 async def test_an_unknown_path_is_route_not_found(client: httpx.AsyncClient) -> None:
     for path in ("/nothing", "/v1/echo/more", "/v1//pages", "/a1/agents/x//sessions/z", "/a1/agents/x/y/sessions/z"):
         response = await client.get(path)
@@ -120,7 +124,6 @@ async def test_an_unknown_path_is_route_not_found(client: httpx.AsyncClient) -> 
         assert response.json()["error"]["message"] == NO_SUCH_ROUTE
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("escape", ["%2F", "%2f", "%5C", "%5c", "%00"])
 async def test_an_escaped_separator_in_a_path_is_route_not_found(client: httpx.AsyncClient, escape: str) -> None:
     user = {"SPASS-User-Id": "ada"}
@@ -135,7 +138,6 @@ async def test_an_escaped_separator_in_a_path_is_route_not_found(client: httpx.A
             assert (response.status_code, check_envelope(response)) == (404, "route_not_found"), path
 
 
-@pytest.mark.anyio
 async def test_an_unknown_method_gets_a_list_of_the_allowed_methods(client: httpx.AsyncClient) -> None:
     response = await client.put("/a1/agents/a/sessions/b")
     assert (response.status_code, check_envelope(response)) == (405, "method_not_allowed")
@@ -145,7 +147,6 @@ async def test_an_unknown_method_gets_a_list_of_the_allowed_methods(client: http
     assert (response.status_code, response.content, response.headers["allow"]) == (405, b"", "POST")
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("path", ["/healthz", "/v1/pages", "/v1/pages?limit=0", "/a1/rag/indices/a", "/nothing"])
 async def test_head_answers_like_get_without_a_body(client: httpx.AsyncClient, path: str) -> None:
     get = await client.get(path)
@@ -154,14 +155,12 @@ async def test_head_answers_like_get_without_a_body(client: httpx.AsyncClient, p
     assert {**head.headers, "spass-request-id": ""} == {**get.headers, "spass-request-id": ""}
 
 
-@pytest.mark.anyio
 async def test_the_log_has_the_method_that_the_client_sent(client: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]) -> None:
     await client.head("/healthz")
     (line,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert (line["method"], line["route"], line["status"]) == ("HEAD", "/healthz", 200)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("path", ["/healthz/", "//healthz", "///healthz//", "/v1/pages/?limit=5", "//v1/pages?limit=5"])
 async def test_extra_slashes_around_a_path_are_ignored(client: httpx.AsyncClient, path: str) -> None:
     response = await client.get(f"http://gateway{path}")
@@ -169,7 +168,6 @@ async def test_extra_slashes_around_a_path_are_ignored(client: httpx.AsyncClient
     assert response.json() in ({"status": "ok"}, {"limit": 5, "cursor": None})
 
 
-@pytest.mark.anyio
 async def test_an_unexpected_exception_is_logged_and_its_text_is_not_sent(
     client: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,14 +191,12 @@ async def test_an_unexpected_exception_is_logged_and_its_text_is_not_sent(
     }
 
 
-@pytest.mark.anyio
 async def test_an_unknown_token_gets_www_authenticate(client: httpx.AsyncClient) -> None:
     response = await client.get("/v1/pages", headers={"Authorization": "Bearer nonsense"})
     assert (response.status_code, check_envelope(response)) == (401, "invalid_token")
     assert response.headers["www-authenticate"] == "Bearer"
 
 
-@pytest.mark.anyio
 async def test_a_bad_query_is_located_and_its_value_is_not_repeated(client: httpx.AsyncClient) -> None:
     for limit in ("0", "1001", "many", "1" * 5000, "-1", "1.5", "", "1.0", "+5", " 5", "5 ", "05", "1_0", "٥", "1e2"):
         response = await client.get("/v1/pages", params={"limit": limit})
@@ -211,7 +207,6 @@ async def test_a_bad_query_is_located_and_its_value_is_not_repeated(client: http
         assert len(response.content) < 700
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("query", "loc"), [("", ["body", "limit"]), ("?shade=red", ["query", "shade"])])
 async def test_an_error_of_a_route_is_in_its_query_only_if_the_route_has_such_a_parameter(
     client: httpx.AsyncClient, query: str, loc: list[str]
@@ -221,7 +216,6 @@ async def test_an_error_of_a_route_is_in_its_query_only_if_the_route_has_such_a_
     assert response.json()["error"]["details"]["errors"][0]["loc"] == loc
 
 
-@pytest.mark.anyio
 async def test_a_repeated_page_parameter_is_refused(client: httpx.AsyncClient) -> None:
     for query in ("limit=5&limit=5", "limit=5&limit=", "cursor=a&cursor=a"):
         response = await client.get(f"/v1/pages?{query}")
@@ -232,7 +226,6 @@ async def test_a_repeated_page_parameter_is_refused(client: httpx.AsyncClient) -
     assert (await client.get("/v1/pages?limit=1000")).json()["limit"] == 1000
 
 
-@pytest.mark.anyio
 async def test_malformed_names_and_ids_get_404_or_400(client: httpx.AsyncClient) -> None:
     user = {"SPASS-User-Id": "ada"}
     for name, session, code in (

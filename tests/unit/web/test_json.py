@@ -16,6 +16,8 @@ from spass.core.errors import InvalidRequest, PayloadTooLarge
 from spass.core.json import MAX_DEPTH
 from spass.web.json import MAX_BODY_BYTES, dump, parse_object, read_body
 
+pytestmark = pytest.mark.anyio
+
 values = st.recursive(
     st.none()
     | st.booleans()
@@ -131,7 +133,6 @@ def test_the_checks_of_many_lists_take_less_than_ten_times_their_parsing() -> No
         gc.enable()
 
 
-@pytest.mark.anyio
 async def test_a_content_length_over_the_limit_is_refused_before_the_body_is_read() -> None:
     async def unread() -> AsyncIterator[bytes]:
         raise AssertionError("the body was read")
@@ -142,7 +143,6 @@ async def test_a_content_length_over_the_limit_is_refused_before_the_body_is_rea
             await read_body(unread(), content_length)
 
 
-@pytest.mark.anyio
 async def test_a_body_without_a_true_content_length_is_refused_while_it_is_read() -> None:
     half = b" " * (MAX_BODY_BYTES // 2)
     assert len(await read_body(chunks(half, half), None)) == MAX_BODY_BYTES
@@ -150,7 +150,6 @@ async def test_a_body_without_a_true_content_length_is_refused_while_it_is_read(
         await read_body(chunks(half, half, b" "), "17")
 
 
-@pytest.mark.anyio
 async def test_bad_bodies_get_a_4xx_over_http(client: httpx.AsyncClient) -> None:
     for body, headers, status, code in (
         (b"{", {}, 400, "invalid_request"),
@@ -167,7 +166,6 @@ async def test_bad_bodies_get_a_4xx_over_http(client: httpx.AsyncClient) -> None
         assert (await client.post("/v1/echo", content=b'{"a": 1}', headers=headers)).json()["keys"] == ["a"]
 
 
-@pytest.mark.anyio
 async def test_a_missing_token_is_reported_before_a_bad_body(client: httpx.AsyncClient) -> None:
     response = await client.post("/v1/echo", content=b"{", headers={"Authorization": ""})
     assert response.json()["error"]["code"] == "missing_token"

@@ -15,6 +15,8 @@ from spass.web.raw_body import ARCHIVE_TYPE, FILE_TYPE
 from spass.web.services import Services
 from tests.unit.web.conftest import TOKEN, routes
 
+pytestmark = pytest.mark.anyio
+
 USER = {"SPASS-User-Id": "ada"}
 FILE = {**USER, "Content-Type": FILE_TYPE}
 ARCHIVE = {**USER, "Content-Type": ARCHIVE_TYPE}
@@ -33,7 +35,6 @@ def test_api_gateway_passes_the_media_types_of_raw_bodies_on_unchanged() -> None
     assert set(BINARY_MEDIA_TYPES) == {FILE_TYPE, ARCHIVE_TYPE}
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "body", [b"", b"  ", b"\x00\xff\xfe", b"{", b'{"user_id": "bob"}', b'{"user_id": null, "a": NaN}', bytes(range(256)) * 999]
 )
@@ -42,7 +43,6 @@ async def test_a_raw_body_is_neither_parsed_nor_changed(client: httpx.AsyncClien
     assert (answer.status_code, answer.content) == (200, body)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "content_type", ["application/octet-stream; charset=utf-8", "Application/Octet-Stream", ' application/octet-stream;a="b;c"']
 )
@@ -51,7 +51,6 @@ async def test_parameters_and_case_of_the_content_type_do_not_matter(client: htt
     assert (answer.status_code, answer.content) == (200, b"\xff")
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "content_type",
     [
@@ -73,7 +72,6 @@ async def test_another_content_type_is_refused_with_the_one_to_send(client: http
     assert "API Gateway" in error["message"]
 
 
-@pytest.mark.anyio
 async def test_a_missing_or_a_repeated_content_type_is_refused(client: httpx.AsyncClient) -> None:
     for repeated in ([], [("Content-Type", ARCHIVE_TYPE)] * 2, [("Content-Type", ARCHIVE_TYPE), ("Content-Type", "text/plain")]):
         answer = await client.put("/a1/archive", content=b"PK", headers=[*USER.items(), *repeated])
@@ -81,7 +79,6 @@ async def test_a_missing_or_a_repeated_content_type_is_refused(client: httpx.Asy
         assert ARCHIVE_TYPE in answer.json()["error"]["message"]
 
 
-@pytest.mark.anyio
 async def test_a_raw_body_has_at_most_4_mib(client: httpx.AsyncClient) -> None:
     largest = await client.put("/a1/archive", content=b"\xff" * MAX_BODY_BYTES, headers=ARCHIVE)
     assert (largest.status_code, largest.json()["size"]) == (200, MAX_BODY_BYTES)
@@ -90,7 +87,6 @@ async def test_a_raw_body_has_at_most_4_mib(client: httpx.AsyncClient) -> None:
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, "payload_too_large")
 
 
-@pytest.mark.anyio
 async def test_errors_before_the_body_come_first_also_for_raw_bodies(client: httpx.AsyncClient) -> None:
     for headers, query, code in (
         ({"Authorization": ""}, "", "missing_token"),

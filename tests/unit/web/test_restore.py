@@ -23,6 +23,8 @@ from spass.web.json import json_response
 from spass.web.public_routing import public_router
 from spass.web.services import Services, get_services
 
+pytestmark = pytest.mark.anyio
+
 HOOK = "/restored"
 KEY = "/spass/dev/ANTHROPIC_API_KEY"
 TOOL_CALL = ToolCallStart(
@@ -86,7 +88,6 @@ def client(app: StreamApp) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway")
 
 
-@pytest.mark.anyio
 async def test_two_restored_processes_draw_different_random_numbers(app: StreamApp) -> None:
     snapshot = random.getstate()
     numbers = []
@@ -98,7 +99,6 @@ async def test_two_restored_processes_draw_different_random_numbers(app: StreamA
     assert numbers[0] != numbers[1]
 
 
-@pytest.mark.anyio
 async def test_a_restore_renews_clients_credentials_and_keys(
     app: StreamApp, aws: AwsServer, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +116,6 @@ async def test_a_restore_renews_clients_credentials_and_keys(
     assert not {id(service) for service in stale} & {id(services.aws), id(services.router), id(services.cascade)}
 
 
-@pytest.mark.anyio
 async def test_a_restore_keeps_subscriptions_to_the_bus(app: StreamApp, services: Services) -> None:
     log = EventLog(services.bus)
     async with client(app) as caller:
@@ -125,14 +124,12 @@ async def test_a_restore_keeps_subscriptions_to_the_bus(app: StreamApp, services
     assert log.of(TOOL_CALL_START) == [TOOL_CALL]
 
 
-@pytest.mark.anyio
 async def test_a_restore_creates_the_services_before_the_first_request(app: StreamApp, services: Services) -> None:
     async with client(app) as caller:
         await caller.post(HOOK)
     assert {"tokens", "aws", "router", "cascade"} <= services.__dict__.keys()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("case", ["from a caller", "no snapshots", "outside Lambda", "another method"])
 async def test_a_caller_cannot_trigger_the_restore_hook(
     app: StreamApp, services: Services, monkeypatch: pytest.MonkeyPatch, case: str
@@ -149,7 +146,6 @@ async def test_a_caller_cannot_trigger_the_restore_hook(
     assert services.router is before
 
 
-@pytest.mark.anyio
 async def test_a_failed_restore_is_logged_and_answers_500(
     services: Services, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,8 @@ from spass.core.messages import Json
 from spass.web.outcomes import EVENTS
 from spass.web.sse import DONE, KEEP_ALIVE, EventStreamResponse, encode_events, render_events, stream_response
 
+pytestmark = pytest.mark.anyio
+
 Chunk = dict[str, Json]
 REQUEST = RequestId("req_1")
 
@@ -27,14 +29,12 @@ async def read_stream(chunks: AsyncIterator[Chunk], keep_alive: float = 15) -> l
     return [part async for part in render_events(EventTask(chunks), REQUEST, keep_alive=keep_alive)]
 
 
-@pytest.mark.anyio
 async def test_each_chunk_is_one_event_and_the_stream_ends_with_done() -> None:
     *events, last = await read_stream(two())
     assert b"".join(events) == 'data: {"text":"grüß"}\n\ndata: {"text":"line\\nbreak"}\n\n'.encode()
     assert last == DONE
 
 
-@pytest.mark.anyio
 async def test_an_event_is_one_line_for_readers_that_split_at_unicode_line_ends() -> None:
     everything = "".join(map(chr, [*range(0x3000), 0xFEFF, 0x1F600]))
 
@@ -47,7 +47,6 @@ async def test_an_event_is_one_line_for_readers_that_split_at_unicode_line_ends(
     assert last == DONE
 
 
-@pytest.mark.anyio
 async def test_a_failure_ends_the_stream_with_an_error_event() -> None:
     async def fail() -> AsyncIterator[Chunk]:
         yield {"text": "a"}
@@ -66,7 +65,6 @@ async def test_a_failure_ends_the_stream_with_an_error_event() -> None:
     }
 
 
-@pytest.mark.anyio
 async def test_the_text_of_an_unexpected_exception_is_not_sent(capsys: pytest.CaptureFixture[str]) -> None:
     async def fail() -> AsyncIterator[Chunk]:
         yield {"text": "a"}
@@ -79,7 +77,6 @@ async def test_the_text_of_an_unexpected_exception_is_not_sent(capsys: pytest.Ca
     assert "secret" not in out + str(parts)
 
 
-@pytest.mark.anyio
 async def test_comments_are_sent_while_no_chunk_arrives() -> None:
     async def slow() -> AsyncIterator[Chunk]:
         yield {"text": "a"}
@@ -91,7 +88,6 @@ async def test_comments_are_sent_while_no_chunk_arrives() -> None:
     assert [part for part in parts if part != KEEP_ALIVE] == [b'data: {"text":"a"}\n\n', b'data: {"text":"b"}\n\n', DONE]
 
 
-@pytest.mark.anyio
 async def test_a_failure_before_the_first_chunk_is_raised() -> None:
     async def refuse() -> AsyncIterator[Chunk]:
         for refusal in [RateLimited("Later.")]:
@@ -102,7 +98,6 @@ async def test_a_failure_before_the_first_chunk_is_raised() -> None:
         await stream_response(refuse(), REQUEST)
 
 
-@pytest.mark.anyio
 async def test_the_work_continues_after_its_reader_has_left() -> None:
     ended = asyncio.Event()
 
@@ -117,7 +112,6 @@ async def test_the_work_continues_after_its_reader_has_left() -> None:
     await asyncio.wait_for(ended.wait(), 5)
 
 
-@pytest.mark.anyio
 async def test_a_stream_that_the_server_cancels_ends_with_an_error_event() -> None:
     async def yield_one_word() -> AsyncIterator[Chunk]:
         yield {"text": "one"}
@@ -139,7 +133,6 @@ async def test_a_stream_that_the_server_cancels_ends_with_an_error_event() -> No
     assert json.loads(parts[1].removeprefix(b"data: "))["error"]["code"] == "internal_error"
 
 
-@pytest.mark.anyio
 async def test_a_bug_while_a_stream_is_followed_ends_it_with_an_error_event() -> None:
     async def fail() -> AsyncIterator[Chunk]:
         yield {"text": "a"}
@@ -149,7 +142,6 @@ async def test_a_bug_while_a_stream_is_followed_ends_it_with_an_error_event() ->
     assert [part async for part in followed] == [b"0", b"internal_error"]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stops", [False, True])
 async def test_a_stream_waits_for_its_work_unless_the_server_stops(stops: bool) -> None:
     has_begun, has_waited, has_released = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -182,7 +174,6 @@ async def test_a_stream_waits_for_its_work_unless_the_server_stops(stops: bool) 
     assert has_released.is_set() is stops
 
 
-@pytest.mark.anyio
 async def test_the_stream_of_a_run_has_no_end_mark_and_two_events_for_a_failure() -> None:
     async def fail() -> AsyncIterator[Chunk]:
         yield {"text": "a"}

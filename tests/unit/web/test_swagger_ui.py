@@ -13,6 +13,8 @@ from spass.core.page_size import event_bytes
 from spass.web.app import create_app
 from spass.web.services import Services
 
+pytestmark = pytest.mark.anyio
+
 MAX_EVENT_BYTES = 6 * 1024 * 1024
 
 
@@ -22,7 +24,6 @@ def browser(services: Services) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=transport, base_url="http://gateway/prod")
 
 
-@pytest.mark.anyio
 async def test_the_page_loads_only_files_that_the_gateway_serves(browser: httpx.AsyncClient) -> None:
     page = await browser.get("/docs")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
@@ -41,7 +42,6 @@ async def test_the_page_loads_only_files_that_the_gateway_serves(browser: httpx.
         assert event_bytes(answer.content) < MAX_EVENT_BYTES / 2
 
 
-@pytest.mark.anyio
 async def test_the_policy_allows_the_gateways_files_and_the_inline_script(browser: httpx.AsyncClient) -> None:
     page = await browser.get("/docs")
     policy = dict(part.strip().partition(" ")[::2] for part in page.headers["content-security-policy"].split(";"))
@@ -54,7 +54,6 @@ async def test_the_policy_allows_the_gateways_files_and_the_inline_script(browse
     assert not re.search(r"\son\w+=", page.text), "the policy forbids scripts in attributes"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("name", ["LICENSE", "swagger-ui-bundle.js.map", "..", "index.html", "%2e%2e"])
 async def test_other_files_are_not_served(browser: httpx.AsyncClient, name: str) -> None:
     answer = await browser.get(f"/docs/{name}")

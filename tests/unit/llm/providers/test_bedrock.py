@@ -43,6 +43,7 @@ from tests.unit.llm.scripted_upstream import (
     Payload,
     Upstream,
     backend,
+    body_of,
     context,
     deltas_of,
     json_answer,
@@ -75,6 +76,10 @@ def answer(*blocks: Payload, stop: str = "end_turn") -> Payload:
 
 def text_block(words: str) -> Payload:
     return {"text": words}
+
+
+async def sent_body(chat_request: ChatRequest) -> Payload:
+    return await body_of(chat_request, answer(text_block("Hi")), "bedrock")
 
 
 USE: Payload = {"toolUse": {"toolUseId": "tooluse_1", "name": "weather", "input": {"city": "Köln"}}}
@@ -253,7 +258,6 @@ async def test_a_missing_region_or_credentials_fail_the_call(
 
 
 async def test_every_field_of_a_request_is_in_the_body() -> None:
-    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     strict = ToolSpec("add", " ", {"type": "object"}, strict=True)
     schema: Payload = {"name": "x", "schema": {"type": "object"}, "strict": True}
     chat_request = ChatRequest(
@@ -269,8 +273,8 @@ async def test_every_field_of_a_request_is_in_the_body() -> None:
         response_format={"type": "json_schema", "json_schema": schema},
         extra={"reasoning_effort": "low", "logit_bias": {}, "presence_penalty": 0, "user": "u", "parallel_tool_calls": True},
     )
-    await reply_of(bedrock(upstream), chat_request)
-    assert upstream.body == {
+    body = await sent_body(chat_request)
+    assert body == {
         "system": [text_block("One."), text_block("Two.")],
         "messages": [{"role": "user", "content": [text_block(QUESTION.content)]}],
         "inferenceConfig": {"maxTokens": 9, "temperature": 0.5, "topP": 0.9, "stopSequences": ["END", "\n"]},
@@ -298,9 +302,8 @@ async def test_every_field_of_a_request_is_in_the_body() -> None:
 
 
 async def test_the_body_of_a_plain_question_has_no_other_fields() -> None:
-    upstream = Upstream(json_answer(answer(text_block("Hi"))))
-    await reply_of(bedrock(upstream), replace(request(), temperature=0.0))
-    assert upstream.body == {
+    body = await sent_body(replace(request(), temperature=0.0))
+    assert body == {
         "messages": [{"role": "user", "content": [text_block(QUESTION.content)]}],
         "inferenceConfig": {"temperature": 0.0},
     }
@@ -316,9 +319,8 @@ async def test_the_body_of_a_plain_question_has_no_other_fields() -> None:
     ],
 )
 async def test_tool_choices_are_mapped(choice: ToolChoice | None, sent: Json) -> None:
-    upstream = Upstream(json_answer(answer(text_block("Hi"))))
-    await reply_of(bedrock(upstream), replace(request(), tools=(WEATHER,), tool_choice=choice))
-    assert cast(Payload, upstream.body["toolConfig"]).get("toolChoice") == sent
+    body = await sent_body(replace(request(), tools=(WEATHER,), tool_choice=choice))
+    assert cast(Payload, body["toolConfig"]).get("toolChoice") == sent
 
 
 HISTORY = (
@@ -331,9 +333,8 @@ HISTORY = (
 
 
 async def test_tool_results_become_blocks_of_one_message() -> None:
-    upstream = Upstream(json_answer(answer(text_block("Hi"))))
-    await reply_of(bedrock(upstream), replace(request(*HISTORY), tools=(WEATHER,)))
-    assert upstream.body["messages"] == [
+    body = await sent_body(replace(request(*HISTORY), tools=(WEATHER,)))
+    assert body["messages"] == [
         {"role": "user", "content": [text_block(QUESTION.content)]},
         {
             "role": "assistant",
@@ -356,11 +357,10 @@ async def test_tool_results_become_blocks_of_one_message() -> None:
 
 @pytest.mark.parametrize("no_choice", [{"tools": (WEATHER,), "tool_choice": "none"}, {}])
 async def test_earlier_tool_calls_become_text_if_no_tool_may_be_called(no_choice: dict[str, object]) -> None:
-    upstream = Upstream(json_answer(answer(text_block("Hi"))))
     chat_request = request(*HISTORY)
-    await reply_of(bedrock(upstream), replace(chat_request, tools=(WEATHER,), tool_choice="none") if no_choice else chat_request)
-    assert "toolConfig" not in upstream.body
-    assert upstream.body["messages"] == [
+    body = await sent_body(replace(chat_request, tools=(WEATHER,), tool_choice="none") if no_choice else chat_request)
+    assert "toolConfig" not in body
+    assert body["messages"] == [
         {"role": "user", "content": [text_block(QUESTION.content)]},
         {
             "role": "assistant",
@@ -423,7 +423,6 @@ LETTERS = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 
 
 async def test_pictures_are_sent_as_bytes() -> None:
-    upstream = Upstream(json_answer(answer(text_block("A cat."))))
     parts = (
         "What is this?",
         Image(f"data:image/png;base64,{PNG}", "low"),
@@ -431,8 +430,8 @@ async def test_pictures_are_sent_as_bytes() -> None:
         "And this?",
         Image(f"data:image/webp;base64,{PNG}"),
     )
-    await reply_of(bedrock(upstream), request(Message(Role.USER, "What is this?\nAnd this?", parts=parts)))
-    assert cast(list[Payload], upstream.body["messages"])[0]["content"] == [
+    body = await sent_body(request(Message(Role.USER, "What is this?\nAnd this?", parts=parts)))
+    assert cast(list[Payload], body["messages"])[0]["content"] == [
         text_block("What is this?"),
         {"image": {"format": "png", "source": {"bytes": PNG}}},
         text_block("And this?"),
@@ -463,12 +462,11 @@ async def test_unsupported_fields_are_rejected_before_sending(chat_request: Chat
 
 @pytest.mark.parametrize("kind", ["json_object", "json_schema"])
 async def test_json_without_a_strict_schema_becomes_an_instruction(kind: str) -> None:
-    upstream = Upstream(json_answer(answer(text_block("{}"))))
     schema: Payload = {"json_schema": {"name": "x", "schema": {"type": "object"}}} if kind == "json_schema" else {}
-    await reply_of(bedrock(upstream), replace(request(), response_format={"type": kind, **schema}))
-    assert "outputConfig" not in upstream.body
-    assert "JSON" in str(upstream.body["system"])
-    assert ('{"type": "object"}' in str(upstream.body["system"])) == (kind == "json_schema")
+    body = await sent_body(replace(request(), response_format={"type": kind, **schema}))
+    assert "outputConfig" not in body
+    assert "JSON" in str(body["system"])
+    assert ('{"type": "object"}' in str(body["system"])) == (kind == "json_schema")
 
 
 async def test_a_collected_stream_equals_the_blocking_reply() -> None:

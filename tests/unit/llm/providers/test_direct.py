@@ -168,17 +168,18 @@ async def test_a_connection_is_reused_for_the_same_request() -> None:
 
 
 @pytest.mark.parametrize(
-    "first",
+    ("first", "keepalive"),
     [
-        b"HTTP/1.1 200 OK\r\nConnection: Close\r\nContent-Length: 2\r\n\r\nhi",
-        b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nhi",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
-        SIMPLE + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil",
+        (b"HTTP/1.1 200 OK\r\nConnection: Close\r\nContent-Length: 2\r\n\r\nhi", 5),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nhi", 5),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n2\r\nhi\r\n0\r\n\r\n", 5),
+        (SIMPLE + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil", 5),
+        (SIMPLE, 0),
     ],
 )
-async def test_a_connection_with_unexpected_bytes_is_not_reused(first: bytes) -> None:
+async def test_a_connection_that_is_idle_or_has_unexpected_bytes_is_not_reused(first: bytes, keepalive: int) -> None:
     peer = Peer([first], [SIMPLE])
-    transport = DirectTransport(keepalive=5)
+    transport = DirectTransport(keepalive=keepalive)
     async with serving(peer) as url:
         assert [(await send(transport, url))[1] for _ in range(2)] == [b"hi", b"hi"]
         await transport.aclose()
@@ -207,15 +208,6 @@ async def test_a_connection_with_an_early_answer_is_not_reused() -> None:
         release.set()
         await asyncio.gather(*filter(None, handlers))
     assert len(handlers) == 2
-
-
-async def test_a_connection_idle_for_too_long_is_not_reused() -> None:
-    peer = Peer([SIMPLE], [SIMPLE])
-    transport = DirectTransport(keepalive=0)
-    async with serving(peer) as url:
-        assert [(await send(transport, url))[1] for _ in range(2)] == [b"hi", b"hi"]
-        await transport.aclose()
-    assert peer.connections == 2
 
 
 async def test_a_connection_that_the_server_closed_is_not_reused() -> None:

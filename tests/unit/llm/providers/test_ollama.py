@@ -30,6 +30,7 @@ from tests.unit.llm.scripted_upstream import (
     Answer,
     Payload,
     Upstream,
+    body_of,
     context,
     deltas_of,
     json_answer,
@@ -85,10 +86,7 @@ async def streamed(body: bytes | Sequence[bytes]) -> list[ChatDelta]:
 
 
 async def sent(chat_request: ChatRequest) -> Payload:
-    """Return the body of ``chat_request``."""
-    upstream = Upstream(json_answer(DONE))
-    await reply_of(provider_at(upstream, "ollama"), chat_request)
-    return upstream.body
+    return await body_of(chat_request, DONE, "ollama")
 
 
 async def sent_messages(*messages: Message) -> Json:
@@ -328,18 +326,6 @@ async def test_each_line_is_one_delta() -> None:
     deltas = await streamed(STREAM)
     assert [delta.content for delta in deltas] == ["In Kö", "ln 😀", "", "", ""]
     assert [len(delta.tool_calls) for delta in deltas] == [0, 0, 2, 1, 0]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 50])
-async def test_the_size_of_chunks_does_not_change_the_answer(size: int) -> None:
-    reply = collect_deltas(await streamed([STREAM[at : at + size] for at in range(0, len(STREAM), size)]))
-    assert (reply.message.content, named_calls(reply)) == ("In Köln 😀", CALLS)
-
-
-async def test_a_stream_cut_in_two_anywhere_has_the_same_answer() -> None:
-    for at in range(len(STREAM)):
-        reply = collect_deltas(await streamed([STREAM[:at], STREAM[at:]]))
-        assert (reply.message.content, named_calls(reply)) == ("In Köln 😀", CALLS)
 
 
 async def test_reasoning_is_counted_and_does_not_begin_an_answer() -> None:

@@ -7,7 +7,6 @@ import time
 from contextlib import aclosing
 from dataclasses import replace
 from decimal import Decimal
-from itertools import pairwise
 from typing import cast
 
 import anyio
@@ -28,7 +27,6 @@ from spass.llm.errors import (
 from spass.llm.providers.openai_reader import OpenAiReader
 from spass.llm.providers.sse import ServerSentEvent
 from spass.llm.types import (
-    ChatDelta,
     ChatReply,
     ChatRequest,
     EmbeddingReply,
@@ -46,6 +44,7 @@ from tests.unit.llm.scripted_upstream import (
     Answer,
     Payload,
     Upstream,
+    body_of,
     context,
     deltas_of,
     json_answer,
@@ -59,6 +58,10 @@ pytestmark = pytest.mark.anyio
 
 USAGE: Payload = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
 TOOL_CALL: Payload = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": CALL.arguments}}
+
+
+async def sent_body(chat_request: ChatRequest) -> Payload:
+    return await body_of(chat_request, answer({"content": "Hi"}))
 
 
 def answer(message: Payload, finish: str | None = "stop") -> Payload:
@@ -232,15 +235,6 @@ async def test_each_chunk_is_one_delta() -> None:
     assert [delta.content for delta in deltas if delta.content] == ["In Kö", "ln 😀"]
 
 
-@given(st.lists(st.integers(0, len(STREAM)), max_size=30))
-def test_the_size_of_chunks_does_not_change_the_answer(cuts: list[int]) -> None:
-    async def collect(chunks: list[bytes]) -> list[ChatDelta]:
-        return await deltas_of(provider_at(Upstream(Answer(chunks=chunks))), request(stream=True))
-
-    pieces = [STREAM[start:stop] for start, stop in pairwise([0, *sorted(cuts), len(STREAM)])]
-    assert anyio.run(collect, pieces) == anyio.run(collect, [STREAM])
-
-
 words = st.text(max_size=8)
 tool_calls = st.lists(st.tuples(st.text("ab_", min_size=1, max_size=4), st.lists(words, max_size=3)), max_size=3)
 
@@ -296,23 +290,35 @@ async def test_stop_after_tool_calls_becomes_tool_calls() -> None:
     assert streamed.finish_reason is FinishReason.TOOL_CALLS
 
 
-async def test_two_calls_with_one_index_stay_separate() -> None:
-    stream = sse(
-        chunk(tool_calls=[piece(0, "{}", "a", "one")]),
-        chunk(tool_calls=[piece(0, '{"x":', "b", "two")]),
-        chunk(tool_calls=[piece(0, "1}")]),
-        chunk("tool_calls"),
-    )
-    reply = await reply_of(provider_at(Upstream(text(stream))), request(stream=True))
-    assert reply.message.tool_calls == (ToolCall("a", "one", "{}"), ToolCall("b", "two", '{"x":1}'))
+CALLS_IN_PIECES: list[tuple[list[Payload], list[ToolCall]]] = [
+    (  # two calls have the same index
+        [piece(0, "{}", "a", "one"), piece(0, '{"x":', "b", "two"), piece(0, "1}")],
+        [ToolCall("a", "one", "{}"), ToolCall("b", "two", '{"x":1}')],
+    ),
+    ([piece(0, "{", "a", "one"), piece(0, "}", "a", "one")], [ToolCall("a", "one", "{}")]),  # every chunk repeats the id
+    (  # the ids are in pieces
+        [
+            *(piece(0, "", "call_"), piece(0, "", "7", "one"), piece(0, "{", "call_7"), piece(0, "}")),
+            *(piece(1, "", "call_"), piece(1, "{}", "8", "two")),
+        ],
+        [ToolCall("call_7", "one", "{}"), ToolCall("call_8", "two", "{}")],
+    ),
+    (  # a new id follows a call without arguments
+        [piece(0, "", "a", "now"), piece(0, "", "b"), piece(0, "", None, "sum"), piece(0, "{}")],
+        [ToolCall("a", "now", ""), ToolCall("b", "sum", "{}")],
+    ),
+    (  # an id with arguments does not extend that of the call before
+        [piece(0, "", "a", "now"), piece(0, '{"x"', "b"), piece(0, ":1}", "b", "sum")],
+        [ToolCall("a", "now", ""), ToolCall("b", "sum", '{"x":1}')],
+    ),
+]
 
 
-async def test_an_id_repeated_in_every_chunk_is_one_call() -> None:
-    stream = sse(
-        chunk(tool_calls=[piece(0, "{", "a", "one")]), chunk(tool_calls=[piece(0, "}", "a", "one")]), chunk("tool_calls")
-    )
+@pytest.mark.parametrize(("pieces", "calls"), CALLS_IN_PIECES)
+async def test_pieces_with_an_id_belong_to_the_call_of_that_id(pieces: list[Payload], calls: list[ToolCall]) -> None:
+    stream = sse(*(chunk(tool_calls=[each]) for each in pieces), chunk("tool_calls"))
     reply = await reply_of(provider_at(Upstream(text(stream))), request(stream=True))
-    assert reply.message.tool_calls == (ToolCall("a", "one", "{}"),)
+    assert list(reply.message.tool_calls) == calls
 
 
 @pytest.mark.parametrize(
@@ -350,41 +356,6 @@ async def test_names_in_pieces_belong_to_their_calls() -> None:
         ToolCall("c", "stop", ""),
     )
     assert shown == [(0, "get_weather"), (1, "get_time"), (2, "stop")]  # numbered as in the answer
-
-
-async def test_an_id_in_pieces_is_joined() -> None:
-    stream = sse(
-        chunk(tool_calls=[piece(0, "", "call_")]),
-        chunk(tool_calls=[piece(0, "", "7", "one")]),
-        chunk(tool_calls=[piece(0, "{", "call_7")]),
-        chunk(tool_calls=[piece(0, "}")]),
-        chunk(tool_calls=[piece(1, "", "call_")]),
-        chunk(tool_calls=[piece(1, "{}", "8", "two")]),
-        chunk("tool_calls"),
-    )
-    reply = await reply_of(provider_at(Upstream(text(stream))), request(stream=True))
-    assert reply.message.tool_calls == (ToolCall("call_7", "one", "{}"), ToolCall("call_8", "two", "{}"))
-
-
-async def test_a_new_id_begins_a_call_although_the_call_before_has_no_arguments() -> None:
-    stream = sse(
-        chunk(tool_calls=[piece(0, "", "a", "now")]),
-        chunk(tool_calls=[piece(0, "", "b")]),
-        chunk(tool_calls=[piece(0, "", None, "sum")]),
-        chunk(tool_calls=[piece(0, "{}")]),
-        chunk("tool_calls"),
-    )
-    reply = await reply_of(provider_at(Upstream(text(stream))), request(stream=True))
-    assert reply.message.tool_calls == (ToolCall("a", "now", ""), ToolCall("b", "sum", "{}"))
-
-
-async def test_an_id_with_arguments_does_not_extend_that_of_the_call_before() -> None:
-    stream = sse(
-        chunk(tool_calls=[piece(0, "", "a", "now")]), chunk(tool_calls=[piece(0, '{"x"', "b")]),
-        chunk(tool_calls=[piece(0, ":1}", "b", "sum")]), chunk("tool_calls"),
-    )  # fmt: skip
-    reply = await reply_of(provider_at(Upstream(text(stream))), request(stream=True))
-    assert reply.message.tool_calls == (ToolCall("a", "now", ""), ToolCall("b", "sum", '{"x":1}'))
 
 
 async def test_arguments_never_precede_their_call() -> None:
@@ -651,9 +622,8 @@ def test_any_payload_gives_an_answer_or_a_failure(payload: Payload) -> None:
 
 
 async def test_half_a_surrogate_pair_is_replaced() -> None:
-    upstream = Upstream(json_answer(answer({"content": "Hi"})))
-    await reply_of(provider_at(upstream), request(Message(Role.USER, "a\ud800b")))
-    messages = cast(list[dict[str, str]], upstream.body["messages"])
+    body = await sent_body(request(Message(Role.USER, "a\ud800b")))
+    messages = cast(list[dict[str, str]], body["messages"])
     assert messages[0]["content"] == "a?b"
 
 
@@ -691,12 +661,11 @@ async def test_a_refusal_is_separate_from_the_content(provider: str, stream: boo
 
 
 async def test_strict_tools_and_names_of_messages_are_sent() -> None:
-    upstream = Upstream(json_answer(answer({"content": "Hi"})))
     tools = (replace(WEATHER, strict=True), replace(WEATHER, name="other", strict=False), replace(WEATHER, name="third"))
-    await reply_of(provider_at(upstream), replace(request(replace(QUESTION, name="anna")), tools=tools))
-    sent = cast(list[dict[str, dict[str, Json]]], upstream.body["tools"])
+    body = await sent_body(replace(request(replace(QUESTION, name="anna")), tools=tools))
+    sent = cast(list[dict[str, dict[str, Json]]], body["tools"])
     assert [tool["function"].get("strict", "absent") for tool in sent] == [True, False, "absent"]
-    assert upstream.body["messages"] == [{"role": "user", "content": QUESTION.content, "name": "anna"}]
+    assert body["messages"] == [{"role": "user", "content": QUESTION.content, "name": "anna"}]
 
 
 def vector(*numbers: float) -> str:
@@ -717,10 +686,9 @@ async def test_vectors_are_in_the_order_of_the_texts(form: str) -> None:
 
 
 async def test_pictures_are_sent_unchanged() -> None:
-    upstream = Upstream(json_answer(answer({"content": "A cat."})))
     far, near = Image("https://example.com/cat.png", "low"), Image("data:image/png;base64,iVBORw0KGgo=")
-    await reply_of(provider_at(upstream), request(Message(Role.USER, "Which?", parts=(far, "Which?", near))))
-    assert upstream.body["messages"] == [
+    body = await sent_body(request(Message(Role.USER, "Which?", parts=(far, "Which?", near))))
+    assert body["messages"] == [
         {
             "role": "user",
             "content": [

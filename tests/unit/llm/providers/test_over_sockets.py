@@ -128,22 +128,13 @@ async def test_a_connection_that_ends_during_a_stream_is_a_failure() -> None:
             await deltas_of(provider, request(stream=True))
 
 
-async def test_a_body_shorter_than_its_content_length_is_a_failure() -> None:
-    async def send_short_body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n" + OK)
+@pytest.mark.parametrize("sent", [b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n" + OK, b"SSH-2.0-OpenSSH_9.6\r\n\r\n"])
+async def test_an_answer_that_is_too_short_or_not_http_is_a_failure(sent: bytes) -> None:
+    async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(sent)
         writer.close()
 
-    async with serving(send_short_body) as (_, provider):
-        with pytest.raises(BackendUnavailable):
-            await reply_of(provider)
-
-
-async def test_an_answer_that_is_not_http_is_a_failure() -> None:
-    async def send_garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")
-        writer.close()
-
-    async with serving(send_garbage) as (_, provider):
+    async with serving(send) as (_, provider):
         with pytest.raises(BackendUnavailable):
             await reply_of(provider)
 

@@ -1,7 +1,7 @@
 """Random searches that are compared with brute force. Everything follows from the number of the index and of the case in it."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -51,7 +51,7 @@ class Drawn:
         )
 
 
-async def check_indices(numbers: range) -> int:
+async def check_indices(numbers: Iterable[int]) -> int:
     """Compare searches in the indices ``numbers`` with brute force, and return their count.
 
     Raises:

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import pytest
 
 from spass.core.messages import Message, Role
 from spass.tools.base import ToolError
+from tests.sampling import sampled
 from tests.unit.tools.editor.scripted import PACKAGES, Scripted, block, listing
 
 pytestmark = pytest.mark.anyio
@@ -96,27 +97,27 @@ async def test_an_absent_search_text_is_corrected_by_the_model(tmp_path: Path) -
     assert any("correct" in line for line in scripted.progress)
 
 
-@pytest.mark.parametrize(
-    ("format", "answer", "reason"),
-    [
-        ("diff", block("main.py", "import re\n", "import os\n"), "failed to exactly match"),
-        ("diff", block("main.py", "import sys\n", "import os\n")[:-20], "REPLACE"),
-        ("diff", block("main.py", "import sys\n=======\n", "x\n"), "may have it"),
-        ("diff", block("other.py", "import sys\n", "import os\n"), "only these files: main.py"),
-        ("diff", block("../x", "", "evil\n"), "only these files: main.py"),
-        ("diff", block("/tmp/x", "", "evil\n"), "only these files: main.py"),
-        ("diff", block("../x", "import sys\n", "evil\n"), "only these files: main.py"),
-        ("diff", block("notes.md", "import sys\n", "evil\n"), "only these files: main.py"),
-        ("whole", listing("main.py", "import os\n")[:-5], "does not end with"),
-        ("whole", listing("../x", "evil\n"), "is not the name of a file"),
-        ("whole", listing("/tmp/main.py", "evil\n"), "is not the name of a file"),
-        ("whole", listing("../main.py", "evil\n"), "is not the name of a file"),
-        ("whole", listing("notes.md", "evil\n"), "is not the name of a file"),
-        ("whole", "```\nevil\n```\n", "is not the name of a file"),
-        ("whole", listing("main.py", "import os\n```sh\nls\n```\n"), "contains a line that begins with ```|not between ```"),
-        ("whole", listing("main.py", "import os\n```\nls\n```\n"), "contains a line that begins with ```|not between ```"),
-    ],
-)
+UNCLEAR: Final = [
+    ("diff", block("main.py", "import re\n", "import os\n"), "failed to exactly match"),
+    ("diff", block("main.py", "import sys\n", "import os\n")[:-20], "REPLACE"),
+    ("diff", block("main.py", "import sys\n=======\n", "x\n"), "may have it"),
+    ("diff", block("other.py", "import sys\n", "import os\n"), "only these files: main.py"),
+    ("diff", block("../x", "", "evil\n"), "only these files: main.py"),
+    ("diff", block("/tmp/x", "", "evil\n"), "only these files: main.py"),
+    ("diff", block("../x", "import sys\n", "evil\n"), "only these files: main.py"),
+    ("diff", block("notes.md", "import sys\n", "evil\n"), "only these files: main.py"),
+    ("whole", listing("main.py", "import os\n")[:-5], "does not end with"),
+    ("whole", listing("../x", "evil\n"), "is not the name of a file"),
+    ("whole", listing("/tmp/main.py", "evil\n"), "is not the name of a file"),
+    ("whole", listing("../main.py", "evil\n"), "is not the name of a file"),
+    ("whole", listing("notes.md", "evil\n"), "is not the name of a file"),
+    ("whole", "```\nevil\n```\n", "is not the name of a file"),
+    ("whole", listing("main.py", "import os\n```sh\nls\n```\n"), "contains a line that begins with ```|not between ```"),
+    ("whole", listing("main.py", "import os\n```\nls\n```\n"), "contains a line that begins with ```|not between ```"),
+]
+
+
+@pytest.mark.parametrize(("format", "answer", "reason"), sampled(UNCLEAR, 4))
 async def test_an_unclear_edit_is_asked_for_again_and_then_fails(
     tmp_path: Path, format: Literal["diff", "whole"], answer: str, reason: str
 ) -> None:

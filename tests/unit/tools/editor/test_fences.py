@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Final
 
 import pytest
 
@@ -20,6 +21,7 @@ from spass.core.messages import Message
 from spass.tools.base import ToolError
 from spass.tools.editor.aider import MAX_CHILDREN, AiderEditor
 from spass.tools.editor.protocol import EditRequest, EditResult
+from tests.sampling import sampled
 from tests.unit.tools.editor.children import children
 
 pytestmark = pytest.mark.anyio
@@ -73,83 +75,83 @@ INTERPRETERS = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterp
 OUTSIDE = "os.path.join(os.path.dirname(os.path.dirname(os.getcwd())), 'outside')"
 
 
-@pytest.mark.parametrize(
-    ("body", "event"),
-    [
-        ("import socket; socket.socket()", "socket.__new__"),
-        ("import socket; socket.getaddrinfo('example.com', 80)", "socket.getaddrinfo"),
-        ("os.fork()", "os.fork"),
-        ("os.posix_spawn('/bin/true', ['true'], {})", "os.posix_spawn"),
-        ("os.execv('/bin/true', ['true'])", "os.exec"),
-        ("os.system('true')", "os.system"),
-        ("import subprocess; subprocess.run(['true'])", "subprocess.Popen"),
-        ("import pty; pty.spawn('true')", "pty.spawn"),
-        (f"open({OUTSIDE}, 'w')", "open .*outside"),
-        (f"os.open({OUTSIDE}, os.O_CREAT | os.O_WRONLY)", "open .*outside"),
-        ("open('../../outside', 'a')", "open .*outside"),
-        ("os.symlink('/etc/passwd', root / 'main.py')", "os.symlink"),
-        (f"os.mkdir({OUTSIDE})", "os.mkdir"),
-        (f"open('inside', 'w').close(); os.rename('inside', {OUTSIDE})", "os.rename"),
-        ("os.remove(os.path.join(os.getcwd(), '..', '..', 'packages', 'attack.py'))", "os.remove"),
-        ("os.chdir('/')", "os.chdir"),
-        ("os.chmod('/', 0o777)", "os.chmod"),
-        ("os.kill(os.getppid(), 9)", "os.kill"),
-        ("open('/proc/self/environ').read()", "open /proc"),
-        ("os.listdir('/proc')", "os.listdir /proc"),
-        ("os.open('/proc/1/mem', os.O_RDONLY)", "open /proc"),
-        ("import ctypes; ctypes.CDLL(None).fork()", "ctypes.dlopen"),
-        ("import _ctypes; _ctypes.dlopen('libc.so.6', 0)", "ctypes.dlopen"),
-        (f"import {INTERPRETERS} as interpreters; interpreters.create()", "cpython.PyInterpreterState_New"),
-        (f"os.mkfifo({OUTSIDE})", "os.mkfifo"),
-        (f"os.mknod({OUTSIDE})", "os.mknod"),
-        ("import posix; posix.setpriority(posix.PRIO_PROCESS, posix.getppid(), 19)", "os.setpriority"),
-        ("import signal; signal.pidfd_send_signal(os.pidfd_open(os.getppid()), 0)", "os.pidfd_open"),
-        ("import signal; signal.pidfd_send_signal(3, 0)", "signal.pidfd_send_signal"),
-        ("import _posixsubprocess; _posixsubprocess.fork_exec()", "_posixsubprocess.fork_exec"),
-        ("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))", "resource.setrlimit"),
-    ],
-)
+FORBIDDEN: Final = [
+    ("import socket; socket.socket()", "socket.__new__"),
+    ("import socket; socket.getaddrinfo('example.com', 80)", "socket.getaddrinfo"),
+    ("os.fork()", "os.fork"),
+    ("os.posix_spawn('/bin/true', ['true'], {})", "os.posix_spawn"),
+    ("os.execv('/bin/true', ['true'])", "os.exec"),
+    ("os.system('true')", "os.system"),
+    ("import subprocess; subprocess.run(['true'])", "subprocess.Popen"),
+    ("import pty; pty.spawn('true')", "pty.spawn"),
+    (f"open({OUTSIDE}, 'w')", "open .*outside"),
+    (f"os.open({OUTSIDE}, os.O_CREAT | os.O_WRONLY)", "open .*outside"),
+    ("open('../../outside', 'a')", "open .*outside"),
+    ("os.symlink('/etc/passwd', root / 'main.py')", "os.symlink"),
+    (f"os.mkdir({OUTSIDE})", "os.mkdir"),
+    (f"open('inside', 'w').close(); os.rename('inside', {OUTSIDE})", "os.rename"),
+    ("os.remove(os.path.join(os.getcwd(), '..', '..', 'packages', 'attack.py'))", "os.remove"),
+    ("os.chdir('/')", "os.chdir"),
+    ("os.chmod('/', 0o777)", "os.chmod"),
+    ("os.kill(os.getppid(), 9)", "os.kill"),
+    ("open('/proc/self/environ').read()", "open /proc"),
+    ("os.listdir('/proc')", "os.listdir /proc"),
+    ("os.open('/proc/1/mem', os.O_RDONLY)", "open /proc"),
+    ("import ctypes; ctypes.CDLL(None).fork()", "ctypes.dlopen"),
+    ("import _ctypes; _ctypes.dlopen('libc.so.6', 0)", "ctypes.dlopen"),
+    (f"import {INTERPRETERS} as interpreters; interpreters.create()", "cpython.PyInterpreterState_New"),
+    (f"os.mkfifo({OUTSIDE})", "os.mkfifo"),
+    (f"os.mknod({OUTSIDE})", "os.mknod"),
+    ("import posix; posix.setpriority(posix.PRIO_PROCESS, posix.getppid(), 19)", "os.setpriority"),
+    ("import signal; signal.pidfd_send_signal(os.pidfd_open(os.getppid()), 0)", "os.pidfd_open"),
+    ("import signal; signal.pidfd_send_signal(3, 0)", "signal.pidfd_send_signal"),
+    ("import _posixsubprocess; _posixsubprocess.fork_exec()", "_posixsubprocess.fork_exec"),
+    ("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))", "resource.setrlimit"),
+]
+
+
+@pytest.mark.parametrize(("body", "event"), sampled(FORBIDDEN, 4))
 async def test_what_an_edit_never_does_ends_it(attack: Attack, body: str, event: str) -> None:
     with pytest.raises(ToolError, match=rf"tried to do what no edit may do: {event}") as caught:
         await attack.run(body)
     assert caught.value.code == "edit_failed"
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("bytearray(8 * 2**30)", "failed with MemoryError"),
-        ("blocks = [bytearray(2**24) for _ in range(512)]", "failed with MemoryError"),
-        ("open('big', 'wb').write(bytes(2**25))", "failed with OSError"),
-        (
-            "for number in range(10**6):\n    open(str(number), 'wb').write(bytes(2**23)); time.sleep(0.01)",
-            "wrote more than 64 MiB",
-        ),
-        ("files = [open(str(number), 'wb') for number in range(1000)]", "failed with OSError"),
-        ("for _ in range(1000): connection.ask([])", "more than 8 model calls"),
-        ("while True: connection.may_edit('x')", "wrote too much"),
-        ("while True: connection.report('applying')", "wrote too much"),
-        ("connection.send({'type': 'progress', 'stage': 'x' * 10**6})", "not part of an edit"),
-        ("os.write(connection._output, b'garbage\\n')", "not part of an edit"),
-        ("os.write(connection._output, b'{}\\n')", "not part of an edit"),
-        ("os.write(connection._output, b'\\xff\\xfe\\n')", "not part of an edit"),
-        ("os.write(connection._output, b'[' * 100_000 + b'\\n')", "not part of an edit"),
-        ("connection.ask([{'role': 'tool', 'content': ''}])", "not part of an edit"),
-        ("while True: os.write(connection._output, bytes(2**16))", "a line that is too long"),
-        ("connection.ask([{'role': 'user', 'content': 'x' * 2**20}] * 5)", "became too long"),
-        ("for _ in range(8): connection.may_edit('x' * 10**7)", "wrote too much"),
-        ("os._exit(0)", "ended unexpectedly"),
-        ("os.abort()", "ended unexpectedly"),
-        ("sys.exit('a secret')", "failed with SystemExit at attack.py"),
-        ("raise ValueError('a secret')", "failed with ValueError at attack.py"),
-        ("open('/etc/passwd').read()", "failed with PermissionError"),
-        ("return Edited('', {'other.py': ''})", "may not change"),
-        ("return Edited('', {'notes.txt': 'x'})", "may not change"),
-        ("return Edited('', {'../main.py': ''})", "may not change"),
-        ("return Edited('', {'/etc/passwd': ''})", "may not change"),
-        ("return Edited('', {'./allowed.py': ''})", "may not change"),
-    ],
-)
+EXCESSES: Final = [
+    ("bytearray(8 * 2**30)", "failed with MemoryError"),
+    ("blocks = [bytearray(2**24) for _ in range(512)]", "failed with MemoryError"),
+    ("open('big', 'wb').write(bytes(2**25))", "failed with OSError"),
+    (
+        "for number in range(10**6):\n    open(str(number), 'wb').write(bytes(2**23)); time.sleep(0.01)",
+        "wrote more than 64 MiB",
+    ),
+    ("files = [open(str(number), 'wb') for number in range(1000)]", "failed with OSError"),
+    ("for _ in range(1000): connection.ask([])", "more than 8 model calls"),
+    ("while True: connection.may_edit('x')", "wrote too much"),
+    ("while True: connection.report('applying')", "wrote too much"),
+    ("connection.send({'type': 'progress', 'stage': 'x' * 10**6})", "not part of an edit"),
+    ("os.write(connection._output, b'garbage\\n')", "not part of an edit"),
+    ("os.write(connection._output, b'{}\\n')", "not part of an edit"),
+    ("os.write(connection._output, b'\\xff\\xfe\\n')", "not part of an edit"),
+    ("os.write(connection._output, b'[' * 100_000 + b'\\n')", "not part of an edit"),
+    ("connection.ask([{'role': 'tool', 'content': ''}])", "not part of an edit"),
+    ("while True: os.write(connection._output, bytes(2**16))", "a line that is too long"),
+    ("connection.ask([{'role': 'user', 'content': 'x' * 2**20}] * 5)", "became too long"),
+    ("for _ in range(8): connection.may_edit('x' * 10**7)", "wrote too much"),
+    ("os._exit(0)", "ended unexpectedly"),
+    ("os.abort()", "ended unexpectedly"),
+    ("sys.exit('a secret')", "failed with SystemExit at attack.py"),
+    ("raise ValueError('a secret')", "failed with ValueError at attack.py"),
+    ("open('/etc/passwd').read()", "failed with PermissionError"),
+    ("return Edited('', {'other.py': ''})", "may not change"),
+    ("return Edited('', {'notes.txt': 'x'})", "may not change"),
+    ("return Edited('', {'../main.py': ''})", "may not change"),
+    ("return Edited('', {'/etc/passwd': ''})", "may not change"),
+    ("return Edited('', {'./allowed.py': ''})", "may not change"),
+]
+
+
+@pytest.mark.parametrize(("body", "message"), sampled(EXCESSES, 4))
 async def test_a_child_that_goes_too_far_fails_its_edit(attack: Attack, body: str, message: str) -> None:
     with pytest.raises(ToolError, match=message) as caught:
         await attack.run(body)

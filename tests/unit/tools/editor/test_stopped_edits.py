@@ -4,7 +4,7 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,8 @@ from spass.tools.editor.aider import AiderEditor
 from spass.tools.editor.protocol import EditRequest
 from tests.unit.tools.editor.children import children
 from tests.unit.tools.editor.scripted import PACKAGES, Scripted, block
+
+pytestmark = pytest.mark.anyio
 
 REQUEST = EditRequest("tenant", "Change it.", {"a.txt": "x\n"})
 ANSWER = block("a.txt", "x\n", "y\n")
@@ -27,10 +29,12 @@ class SlowModel:
         self.seconds = seconds
         self.started = 0
         self.open = 0
+        self.is_asked = asyncio.Event()
 
     async def ask(self, messages: Sequence[Message]) -> str:
         self.started += 1
         self.open += 1
+        self.is_asked.set()
         try:
             await asyncio.sleep(self.seconds)
             return ANSWER
@@ -42,25 +46,28 @@ def ignore(_: str) -> None:
     """Ignore progress."""
 
 
-async def stop_after(seconds: float, model: SlowModel, temporary: Path) -> None:
-    edit = AiderEditor(PACKAGES, temporary=temporary).edit(REQUEST, model.ask, lambda _: False, ignore)
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(edit, seconds)
+async def stop_at(moment: Awaitable[object], model: SlowModel, temporary: Path) -> None:
+    edit = asyncio.create_task(AiderEditor(PACKAGES, temporary=temporary).edit(REQUEST, model.ask, lambda _: False, ignore))
+    await moment
+    edit.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await edit
 
 
-@pytest.mark.anyio
 async def test_a_stop_at_any_moment_leaves_nothing(tmp_path: Path) -> None:
     model = SlowModel(10)
     dice = random.Random(15)
     for _ in range(4):
-        await asyncio.gather(*(stop_after(dice.random() * 1.5, model, tmp_path) for _ in range(6)))
+        model.is_asked.clear()
+        any_time = (asyncio.sleep(dice.random() * 1.5) for _ in range(4))
+        moments = (asyncio.sleep(0), model.is_asked.wait(), *any_time)
+        await asyncio.gather(*(stop_at(moment, model, tmp_path) for moment in moments))
         assert children() == []
         assert list(tmp_path.iterdir()) == []  # noqa: ASYNC240
         assert model.open == 0
     assert 0 < model.started < 24
 
 
-@pytest.mark.anyio
 async def test_the_time_limit_includes_the_model(tmp_path: Path) -> None:
     model = SlowModel(10)
     started = time.monotonic()
@@ -73,7 +80,6 @@ async def test_the_time_limit_includes_the_model(tmp_path: Path) -> None:
     assert children() == []
 
 
-@pytest.mark.anyio
 async def test_an_error_of_the_model_reaches_the_caller(tmp_path: Path) -> None:
     error = TimeoutError("of the model")
 
@@ -86,7 +92,6 @@ async def test_an_error_of_the_model_reaches_the_caller(tmp_path: Path) -> None:
     assert children() == []
 
 
-@pytest.mark.anyio
 async def test_progress_is_reported_at_least_every_five_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spass.tools.editor.aider._TICK_SECONDS", 0.05)
     monkeypatch.setattr("spass.tools.editor.aider._REPORT_SECONDS", 0.4)

@@ -13,6 +13,8 @@ from spass.core.messages import Message
 from spass.tools.editor.child.texts import LineEnds, Shape
 from tests.unit.tools.editor.scripted import Scripted, listing
 
+pytestmark = pytest.mark.anyio
+
 TARGET = "change this"
 CHANGED = "changed that"
 
@@ -83,7 +85,6 @@ def _block(path: str, text: str, fence: tuple[str, str]) -> str:
     return f"{path}\n{fence[0]}\n<<<<<<< SEARCH\n{search}\n=======\n{new}\n>>>>>>> REPLACE\n{fence[1]}\n"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("format", "model"), [("diff", repeat_block), ("whole", repeat_whole)])
 @pytest.mark.parametrize("names", EDITS, ids=",".join)
 async def test_only_the_requested_line_differs(
@@ -98,7 +99,6 @@ async def test_only_the_requested_line_differs(
     assert result.files == {path: text.replace(TARGET, CHANGED) for path, text in files.items()}
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("format", ["diff", "whole"])
 async def test_an_answer_with_crlf_edits_a_file_with_either_newline(tmp_path: Path, format: Literal["diff", "whole"]) -> None:
     model = {"diff": repeat_block, "whole": repeat_whole}[format]
@@ -109,7 +109,6 @@ async def test_an_answer_with_crlf_edits_a_file_with_either_newline(tmp_path: Pa
         assert result.files == {"a/file.txt": text.replace(TARGET, CHANGED)}
 
 
-@pytest.mark.anyio
 async def test_half_a_surrogate_pair_in_an_answer_becomes_a_question_mark(tmp_path: Path) -> None:
     result = await Scripted(tmp_path, [listing("a.txt", "x \ud83d y\n")]).edit({"a.txt": "x\n"}, format="whole")
     assert result.files == {"a.txt": "x ? y\n"}
