@@ -19,6 +19,7 @@ import httpx
 import pytest
 import yaml
 
+from infra.workers import WORKERS
 from local.processes import free_port
 from tests.e2e.malformed_requests import ADMIN_TOKEN, TOKEN
 from tests.e2e.sites import SHARED, Entry, Site, agent_files, empty_config, serve_sites, tenant, token
@@ -166,6 +167,24 @@ def shipped_gateway(folder: Path, sites: Sequence[Site], *tenants: Entry) -> Ite
             agents |= files
         with running_gateway(folder, json.dumps(config, default=str), agents) as gateway:
             yield gateway
+
+
+@contextmanager
+def second_gateway(first: Gateway, home: Path) -> Iterator[Gateway]:
+    """Run a gateway with the storage of another until the block ends. It runs the workers of both meanwhile."""
+    second = Gateway(home, environment={**first.environment, **first.aws_environment()})
+    second.start()
+    try:
+        yield second
+    finally:
+        assert second.process is not None
+        if second.process.poll() is None:
+            second.stop()
+        functions = first.aws_client("lambda")
+        for worker in WORKERS:  # without a URL of its own, a function has that of the emulator's start
+            functions.update_function_configuration(
+                FunctionName=f"spass-local-{worker.function_name}", Environment={"Variables": {}}
+            )
 
 
 @pytest.fixture(scope="session")

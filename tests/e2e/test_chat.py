@@ -19,7 +19,7 @@ from spass.aws import keys
 from spass.core.ids import AgentName, TenantId, UserId
 from spass.journal.head import stream_digest
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer
-from tests.e2e.conftest import WAIT_SECONDS, Gateway, wait_until
+from tests.e2e.conftest import WAIT_SECONDS, Gateway, second_gateway, wait_until
 from tests.e2e.sites import Site, chat_model, share
 from tests.sampling import SOAK
 from tests.stream_grammar import Event, answer_text, of_type, parse_events, receive
@@ -269,15 +269,12 @@ def test_curl_stops_a_turn_which_keeps_what_was_said(gateway: Gateway, pool: Thr
 def test_the_turn_of_a_killed_worker_is_lost_and_runs_again_once(gateway: Gateway, pool: ThreadPoolExecutor) -> None:
     """The lease of the dead worker ends after a minute. Only soak runs wait for that; others end it in the table."""
     chat = Chat(gateway, "lost", "lost: 500 words")
-    worker = Gateway(gateway.home.parent / "worker", environment={**gateway.environment, **gateway.aws_environment()})
-    worker.start()
-    try:
+    with second_gateway(gateway, gateway.home.parent / "worker") as worker:
         posted = pool.submit(chat.post, worker)
         session = chat.find()
         seen = [threading.Event() for _ in range(2)]
         followers = [pool.submit(chat.follow_until, event) for event in seen]
         assert all(event.wait(WAIT_SECONDS) for event in seen)
-    finally:
         worker.stop(signal.SIGKILL)
     assert isinstance(posted.exception(), httpx.TransportError)
     if not SOAK:

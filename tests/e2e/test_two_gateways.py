@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from spass.testing.http_server import HttpAnswer, HttpRequest
-from tests.e2e.conftest import Gateway
+from tests.e2e.conftest import Gateway, second_gateway
 from tests.e2e.sites import Site, chat_model, share
 from tests.stream_grammar import answer_text, parse_events, receive
 
@@ -39,13 +39,8 @@ share(Site("talking", talk, [chat_model("talking")], [{"name": "talker", "model"
 @pytest.fixture(scope="module")
 def gateways(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Gateway]]:
     """The shared gateway, and one that uses the storage of the shared one."""
-    environment = {**gateway.environment, **gateway.aws_environment()}
-    second = Gateway(tmp_path_factory.mktemp("second") / "home", environment=environment)
-    second.start()
-    yield gateway, second
-    assert second.process is not None
-    if second.process.poll() is None:
-        second.stop()
+    with second_gateway(gateway, tmp_path_factory.mktemp("second") / "home") as second:
+        yield gateway, second
 
 
 def send(gateway: Gateway, message_id: str) -> bytes:

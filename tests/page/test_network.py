@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 from spass.aws import keys
 from spass.core.ids import AgentName, TenantId, UserId
 from spass.journal.head import stream_digest
-from tests.e2e.conftest import Gateway
+from tests.e2e.conftest import Gateway, second_gateway
 from tests.page.chatting import ask, await_end, log, message_box, sent_messages, shown
 from tests.page.tab import Tab
 from tests.page.wire import wire_to
@@ -136,24 +136,19 @@ def test_a_page_that_is_opened_in_an_outage_follows_the_turn_afterwards(new: New
 
 
 def test_the_message_of_a_killed_worker_returns_and_runs_once_if_sent_again(new: New, writer: Writer) -> None:
-    environment = {**writer.gateway.environment, **writer.gateway.aws_environment()}
-    worker = Gateway(writer.gateway.home.parent / "worker", environment=environment)
-    worker.start()
-    tab = new(worker.url)
-    tab.expects_failed_requests = True
-    try:
+    with second_gateway(writer.gateway, writer.gateway.home.parent / "worker") as worker:
+        tab = new(worker.url)
+        tab.expects_failed_requests = True
         story = writer.model.begin("Dig a hole")
         tab.sign_in(TOKEN, "digger", "#/chat/poet")
         sent = sent_messages(tab)
         ask(tab, "Dig a hole")
         story.write("Half a hole is a hole ")
         expect(log(tab).get_by_text("Half a hole")).to_be_visible()
-    finally:
         worker.stop(signal.SIGKILL)
-    expect(tab.page.get_by_text("The connection broke off.")).to_be_visible()
-    _end_lease(writer.gateway, "digger", sent[0]["message_id"])
-    worker.start()
-    try:
+        expect(tab.page.get_by_text("The connection broke off.")).to_be_visible()
+        _end_lease(writer.gateway, "digger", sent[0]["message_id"])
+        worker.start()
         expect(tab.page.get_by_role("alert")).to_contain_text("Send the message again if you still want it.", timeout=30_000)
         expect(message_box(tab)).to_have_value("Dig a hole")
         assert len(sent) == 1, "the page asks before it sends again"
@@ -161,8 +156,6 @@ def test_the_message_of_a_killed_worker_returns_and_runs_once_if_sent_again(new:
         await_end(tab)
         assert shown(tab) == [("user", "Dig a hole"), ("assistant", "You said: Dig a hole.")]
         assert len({message["message_id"] for message in sent}) == 1
-    finally:
-        worker.stop()
     assert [len(history) for history in writer.history("poet", "digger")] == [2]
 
 
