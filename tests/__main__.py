@@ -79,7 +79,7 @@ def divide(files: list[str], durations: Mapping[str, float], parts: int) -> list
         shortest = totals.index(min(totals))
         divided[shortest] += groups[name]
         totals[shortest] += seconds[name]
-    return [part for part in divided if part]
+    return [sorted(part) for part in divided if part]
 
 
 class Run:
