@@ -2,6 +2,9 @@
 
 import asyncio
 import selectors
+from typing import Final
+
+import pytest
 
 
 class _SkippingSelector(selectors.DefaultSelector):
@@ -31,5 +34,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.moment
 
 
-BACKEND = ("asyncio", {"loop_factory": VirtualLoop})
-"""The value of the fixture ``anyio_backend`` in modules whose tests run on this loop."""
+BACKEND: Final[tuple[str, dict[str, type[VirtualLoop]]]] = ("asyncio", {"loop_factory": VirtualLoop})
+"""The value of the fixture ``anyio_backend`` of tests that run on this loop."""
+
+
+@pytest.fixture
+def virtual_time() -> tuple[str, dict[str, type[VirtualLoop]]]:
+    """Be the fixture ``anyio_backend`` of a module whose tests run on this loop: ``anyio_backend = virtual_time``."""
+    return BACKEND

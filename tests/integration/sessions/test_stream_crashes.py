@@ -12,14 +12,10 @@ from spass.testing.faults import Fault
 from tests.functions.chat_turns import ChatTurn
 from tests.functions.test_crashes import Attempt, check_end, count_calls, repeat
 from tests.simulated.chats import TENANT, Chats, Process, virtual_clocks
-from tests.unit.virtual_time import BACKEND, VirtualLoop
+from tests.unit.virtual_time import virtual_time
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, type[VirtualLoop]]]:
-    return BACKEND
+anyio_backend = virtual_time
 
 
 class EmulatedChats(Chats):

@@ -12,16 +12,12 @@ from spass.core.errors import UpstreamError
 from spass.core.messages import FinishReason
 from spass.core.time import Deadline
 from spass.llm.types import ChatDelta
-from tests.unit.virtual_time import BACKEND
+from tests.unit.virtual_time import virtual_time
 
 pytestmark = pytest.mark.anyio
+anyio_backend = virtual_time
 
 EFFECT = Infer((user("Hi"),), "none", aside=True)
-
-
-@pytest.fixture
-def anyio_backend() -> object:
-    return BACKEND
 
 
 @dataclass

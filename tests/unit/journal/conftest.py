@@ -21,8 +21,9 @@ from spass.journal.head import StreamClaim, StreamHead, claim, stream_digest
 from spass.journal.writer import JournalWriter
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Fault, FaultPlan, inject
-from tests.unit.virtual_time import BACKEND, VirtualLoop
+from tests.unit.virtual_time import VirtualLoop, virtual_time
 
+anyio_backend = virtual_time
 T = TypeVar("T")
 
 EPOCH: Final = 1_800_000_000.0
@@ -136,11 +137,6 @@ def virtual_now() -> float:
 
 def numbered(frames: Sequence[Frame], attempt: int = 1) -> list[tuple[EventId, Frame]]:
     return [(EventId(attempt, n), frame) for n, frame in enumerate(frames, 1)]
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, type[VirtualLoop]]]:
-    return BACKEND
 
 
 @pytest.fixture

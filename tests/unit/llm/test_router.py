@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import anyio
 import pytest
@@ -80,13 +80,6 @@ async def test_failing_backends_are_attempted_in_turn() -> None:
     assert harness.pauses == [1.0, 2.0]
 
 
-async def test_failover_to_the_second_backend_has_no_pause() -> None:
-    harness = RouterHarness(BUSY, HELLO)
-    chat = harness.chat()
-    assert await text_of(chat) == "Hello"
-    assert (chat.routing.backend, chat.routing.attempts, harness.pauses) == ("b", 2, [])
-
-
 @pytest.mark.parametrize("retries", [0, 1, 5])
 async def test_retries_are_counted_over_all_backends(retries: int) -> None:
     harness = RouterHarness(BUSY, BUSY, BUSY, retries=retries)
@@ -109,28 +102,18 @@ async def test_the_jitter_is_full() -> None:
     assert harness.pauses == []
 
 
-async def test_the_pause_lasts_at_least_retry_after() -> None:
-    harness = RouterHarness(in_turn(BackendRateLimited("slow", retry_after=7.0), HELLO))
+@pytest.mark.parametrize(
+    ("failure", "pause"),
+    [
+        (BackendRateLimited("slow", retry_after=7.0), 7.0),
+        (BackendUnavailable("slow", retry_after=0.5), 1.0),
+        (BackendRateLimited("slow", retry_after=3600.0), 20.0),
+    ],
+)
+async def test_the_pause_is_the_longer_of_backoff_and_retry_after_up_to_a_maximum(failure: AttemptFailed, pause: float) -> None:
+    harness = RouterHarness(in_turn(failure, HELLO), retry_max_delay=20.0)
     assert await text_of(harness.chat()) == "Hello"
-    assert harness.pauses == [7.0]
-
-
-async def test_a_backoff_longer_than_retry_after_is_the_pause() -> None:
-    harness = RouterHarness(in_turn(BackendUnavailable("slow", retry_after=0.5), HELLO))
-    await text_of(harness.chat())
-    assert harness.pauses == [1.0]
-
-
-async def test_retry_after_is_capped() -> None:
-    harness = RouterHarness(in_turn(BackendRateLimited("slow", retry_after=3600.0), HELLO), retry_max_delay=20.0)
-    assert await text_of(harness.chat()) == "Hello"
-    assert harness.pauses == [20.0]
-
-
-async def test_a_backend_with_retry_after_is_attempted_later() -> None:
-    harness = RouterHarness(BackendRateLimited("slow", retry_after=30.0), in_turn(BUSY, BUSY, HELLO))
-    assert await text_of(harness.chat()) == "Hello"
-    assert harness.attempts == {"a": 1, "b": 3}
+    assert harness.pauses == [pause]
 
 
 @pytest.mark.parametrize("seconds", [1.0, 7.0])
@@ -240,8 +223,9 @@ async def test_a_bad_request_is_not_sent_to_other_backends(failure: AttemptFaile
     assert harness.attempts == {"a": 1, "b": 0}
 
 
-async def test_a_refused_key_fails_over_without_a_retry() -> None:
-    harness = RouterHarness(BackendAuthError("bad key", status=401), HELLO, retries=0)
+@pytest.mark.parametrize(("failure", "retries"), [(BUSY, 3), (BackendAuthError("bad key", status=401), 0)])
+async def test_a_failover_to_the_second_backend_has_no_pause(failure: AttemptFailed, retries: int) -> None:
+    harness = RouterHarness(failure, HELLO, retries=retries)
     chat = harness.chat()
     assert await text_of(chat) == "Hello"
     assert (chat.routing.backend, chat.routing.attempts, harness.pauses) == ("b", 2, [])
@@ -255,10 +239,14 @@ async def test_keys_refused_everywhere_are_an_upstream_error() -> None:
     assert harness.attempts == {"a": 1, "b": 1}
 
 
-async def test_a_backend_that_refused_its_key_is_not_retried() -> None:
-    harness = RouterHarness(BackendAuthError("bad key"), in_turn(BUSY, HELLO))
+@pytest.mark.parametrize(
+    ("failure", "others"),
+    [(BackendAuthError("bad key"), [BUSY, HELLO]), (BackendRateLimited("slow", retry_after=30.0), [BUSY, BUSY, HELLO])],
+)
+async def test_a_backend_that_refused_or_asked_to_wait_is_not_the_next(failure: AttemptFailed, others: list[Any]) -> None:
+    harness = RouterHarness(failure, in_turn(*others))
     assert await text_of(harness.chat()) == "Hello"
-    assert harness.attempts == {"a": 1, "b": 2}
+    assert harness.attempts == {"a": 1, "b": len(others)}
 
 
 async def test_no_retry_follows_the_first_token() -> None:
@@ -302,14 +290,9 @@ async def test_retry_after_uses_the_last_answer_of_each_backend(
     assert failure.retry_after == pytest.approx(expected, abs=0.1)
 
 
-async def test_429_from_some_backends_is_an_upstream_error() -> None:
-    assert isinstance(await error_from_response(RouterHarness(BackendRateLimited("slow"), BUSY).chat()), UpstreamError)
-
-
-async def test_a_refused_key_does_not_hide_429_from_the_others() -> None:
-    assert isinstance(
-        await error_from_response(RouterHarness(BackendAuthError("bad key"), BackendRateLimited("slow")).chat()), RateLimited
-    )
+@pytest.mark.parametrize(("other", "error"), [(BUSY, UpstreamError), (BackendAuthError("bad key"), RateLimited)])
+async def test_429_counts_if_no_other_backend_could_answer(other: AttemptFailed, error: type[SpassError]) -> None:
+    assert isinstance(await error_from_response(RouterHarness(other, BackendRateLimited("slow")).chat()), error)
 
 
 async def test_closing_the_stream_closes_the_answer_of_the_provider() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-from collections.abc import Mapping
 from contextlib import aclosing
 
 import pytest
@@ -20,22 +19,24 @@ from spass.llm.errors import (
     BackendUnsupported,
 )
 from tests.unit.llm.limited_routers import RouterFleet, count_by_backend
-from tests.unit.virtual_time import BACKEND
+from tests.unit.virtual_time import virtual_time
 
 pytestmark = pytest.mark.anyio
+anyio_backend = virtual_time
 BUSY = BackendUnavailable("busy", status=503)
 FAILURES = [BUSY, BackendTimeout("late"), BackendRateLimited("slow"), BackendAuthError("key")]
 
 
-@pytest.fixture
-def anyio_backend() -> tuple[str, Mapping[str, object]]:
-    return BACKEND
+def failing_fleet(*failures: AttemptFailed) -> RouterFleet:
+    """Return two backends. The first fails with ``failures`` before it answers."""
+    harness = RouterFleet({}, {})
+    harness.models["a"].failures = [*failures]
+    return harness
 
 
 @pytest.mark.parametrize("failure", FAILURES)
 async def test_a_failed_backend_is_skipped_during_its_cooldown(failure: AttemptFailed) -> None:
-    harness = RouterFleet({}, {})
-    harness.models["a"].failures = [failure]
+    harness = failing_fleet(failure)
     assert [await harness.call() for _ in range(5)] == ["b"] * 5
     assert harness.attempts == {"a": 1, "b": 5}
     await asyncio.sleep(1)
@@ -54,8 +55,7 @@ async def test_each_failure_doubles_the_cooldown_up_to_the_maximum() -> None:
 
 
 async def test_retry_after_extends_the_cooldown() -> None:
-    harness = RouterFleet({}, {})
-    harness.models["a"].failures = [BackendRateLimited("slow", retry_after=30.0)]
+    harness = failing_fleet(BackendRateLimited("slow", retry_after=30.0))
     assert await harness.call() == "b"
     await asyncio.sleep(29.5)
     assert await harness.call() == "b"
@@ -64,8 +64,7 @@ async def test_retry_after_extends_the_cooldown() -> None:
 
 
 async def test_only_one_request_probes_a_backend() -> None:
-    harness = RouterFleet({}, {})
-    harness.models["a"].failures = [BUSY]
+    harness = failing_fleet(BUSY)
     assert await harness.call() == "b"
     await asyncio.sleep(2)
     harness.models["a"].seconds = 5.0
@@ -76,8 +75,7 @@ async def test_only_one_request_probes_a_backend() -> None:
 
 
 async def test_a_successful_probe_closes_the_circuit() -> None:
-    harness = RouterFleet({}, {})
-    harness.models["a"].failures = [BUSY]
+    harness = failing_fleet(BUSY)
     assert await harness.call() == "b"
     await asyncio.sleep(2)
     assert await harness.call() == "a"
@@ -85,8 +83,7 @@ async def test_a_successful_probe_closes_the_circuit() -> None:
 
 
 async def test_the_request_after_a_cancelled_probe_probes() -> None:
-    harness = RouterFleet({}, {})
-    harness.models["a"].failures = [BUSY]
+    harness = failing_fleet(BUSY)
     assert await harness.call() == "b"
     await asyncio.sleep(2)
     probe = asyncio.create_task(anext(harness.chat()))
@@ -124,8 +121,7 @@ async def test_a_request_prefers_room_to_a_longer_cooldown() -> None:
 
 @pytest.mark.parametrize("failure", [BackendBadRequest("no"), BackendUnsupported("no pictures", param="messages")])
 async def test_a_bad_request_does_not_open_the_circuit(failure: AttemptFailed) -> None:
-    harness = RouterFleet({}, {})
-    harness.models["a"].failures = [failure]
+    harness = failing_fleet(failure)
     if isinstance(failure, BackendBadRequest):
         with pytest.raises(UpstreamRejected):
             await harness.call()
@@ -151,8 +147,7 @@ async def test_a_stream_that_breaks_opens_the_circuit() -> None:
 async def test_a_forbidden_request_fails_over_and_opens_no_circuit(
     failure: AttemptFailed,
 ) -> None:
-    harness = RouterFleet({}, {})
-    harness.models["a"].failures = [failure]
+    harness = failing_fleet(failure)
     assert await harness.call() == "b"
     assert await harness.call() == "a"
     assert harness.attempts == {"a": 2, "b": 1}
@@ -168,15 +163,13 @@ async def test_a_request_too_large_for_all_backends_is_not_retried() -> None:
 
 
 async def test_a_rate_limit_does_not_stop_smaller_requests() -> None:
-    harness = RouterFleet({}, {})
-    harness.models["a"].failures = [BackendRateLimited("slow", retry_after=600.0)]
+    harness = failing_fleet(BackendRateLimited("slow", retry_after=600.0))
     assert await harness.call(1000) == "b"
     assert [await harness.call(tokens) for tokens in (999, 1, 1000, 2000, 10)] == ["a", "a", "b", "b", "a"]
 
 
 async def test_a_rate_limit_stops_larger_requests() -> None:
-    harness = RouterFleet({}, {})
-    harness.models["a"].failures = [BackendRateLimited("slow"), BackendRateLimited("slow", retry_after=600.0)]
+    harness = failing_fleet(BackendRateLimited("slow"), BackendRateLimited("slow", retry_after=600.0))
     assert [await harness.call(tokens) for tokens in (1000, 10, 10, 1000)] == ["b"] * 4
     assert harness.attempts["a"] == 2
     assert await harness.call(9) == "a"

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import pytest
@@ -31,15 +31,11 @@ from spass.llm.errors import (
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingRequest
 from tests.unit.aws.memory_table import MemoryTable
 from tests.unit.llm.limited_routers import Model, RouterFleet
-from tests.unit.virtual_time import BACKEND
+from tests.unit.virtual_time import virtual_time
 
 pytestmark = pytest.mark.anyio
+anyio_backend = virtual_time
 BUSY = BackendUnavailable("busy", status=503)
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, Mapping[str, object]]:
-    return BACKEND
 
 
 async def test_a_backend_without_limits_makes_no_table_call() -> None:

@@ -1,7 +1,6 @@
 """The order of backends: by priority, in turn, or by load. Time is virtual."""
 
 import asyncio
-from collections.abc import Mapping
 from contextlib import AsyncExitStack, aclosing
 
 import pytest
@@ -13,15 +12,11 @@ from spass.llm.errors import BackendUnavailable
 from spass.llm.provider_registry import PROVIDERS, ProviderEntry
 from spass.llm.providers import make_provider
 from tests.unit.llm.limited_routers import RouterFleet, count_by_backend
-from tests.unit.virtual_time import BACKEND
+from tests.unit.virtual_time import virtual_time
 
 pytestmark = pytest.mark.anyio
+anyio_backend = virtual_time
 BUSY = BackendUnavailable("busy", status=503)
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, Mapping[str, object]]:
-    return BACKEND
 
 
 async def test_failover_uses_the_lowest_priority_number_that_answers() -> None:

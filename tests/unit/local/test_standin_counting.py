@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from typing import Any
 
 import httpx2
 import pytest
@@ -10,14 +9,10 @@ import pytest
 from local.standin.app import app
 from local.standin.counting import requested_count
 from local.standin.wire import complete
-from tests.unit.virtual_time import BACKEND
+from tests.unit.virtual_time import virtual_time
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return BACKEND
+anyio_backend = virtual_time
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,12 @@ from spass.calls.scope import REQUEST_SECONDS, Scope
 from spass.core.effects import Keep, Recall
 from spass.llm.types import EmbeddingReply
 from tests.unit.memory.operators import LetterCalls, Operators
-from tests.unit.virtual_time import BACKEND
+from tests.unit.virtual_time import virtual_time
 
 pytestmark = pytest.mark.anyio
+anyio_backend = virtual_time
 
 LISTEN = Recall("listen", "semantic", 8)
-
-
-@pytest.fixture
-def anyio_backend() -> object:
-    return BACKEND
 
 
 class SilentCalls(LetterCalls):

@@ -22,16 +22,12 @@ from spass.sessions.turn_request import CommitWith, LoadHistory, Respond, Shorte
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.sessions.conftest import SessionsHarness, answer_events
-from tests.unit.virtual_time import BACKEND, VirtualLoop
+from tests.unit.virtual_time import virtual_time
 
 pytestmark = pytest.mark.anyio
+anyio_backend = virtual_time
 AGENT = AgentName("librarian")
 T = TypeVar("T")
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, type[VirtualLoop]]]:
-    return BACKEND
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,6 @@
 """The waits of a request: for a connection, and then for the provider. Time is virtual."""
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import httpx
@@ -12,15 +11,11 @@ from spass.llm.errors import AttemptFailed, BackendTimeout
 from spass.llm.providers.openai import OpenAi
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 from tests.unit.llm.scripted_upstream import backend, context
-from tests.unit.virtual_time import BACKEND
+from tests.unit.virtual_time import virtual_time
 
 pytestmark = pytest.mark.anyio
+anyio_backend = virtual_time
 SECONDS = 3.0
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, Mapping[str, object]]:
-    return BACKEND
 
 
 class DelayedTransport(httpx.AsyncBaseTransport):

@@ -18,11 +18,6 @@ A = DocumentId("a")
 SEGMENT_OBJECTS = 5
 
 
-@pytest.fixture(autouse=True)
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
-
-
 async def test_an_append_that_loses_many_races_puts_its_rows_once(harness: RagHarness, index: IndexId) -> None:
     """The first attempt merges. The second one puts the rows as an own segment, and the later ones reuse it."""
     rival = harness.cold()

@@ -33,7 +33,6 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Appends merge nothing. Four segments of one tier, or a segment with one deleted row, are merged by a job."""
     monkeypatch.setattr("spass.rag.write.merge_policy.MERGE_ROWS", 1)
     monkeypatch.setattr("spass.rag.write.merge_policy._MIN_DELETED_ROWS", 1)
-    monkeypatch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
 
 
 class RecordingJobs(TenantJobs):

@@ -27,11 +27,6 @@ pytestmark = pytest.mark.anyio
 A = DocumentId("a")
 
 
-@pytest.fixture(autouse=True)
-def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
-
-
 async def append_two(harness: RagHarness, index: IndexId) -> Document:
     """Append two documents and return the one to patch."""
     first = NewDocument(id="a", text="eins", metadata={"n": 1, "kept": True})

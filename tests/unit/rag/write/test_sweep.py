@@ -29,7 +29,6 @@ AFTER_A_DAY = ORPHAN_SECONDS + 60
 @pytest.fixture(autouse=True)
 def no_inline_bitmaps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spass.rag.write.deleted_rows.MAX_INLINE_BITMAP_BYTES", 0)
-    monkeypatch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
 
 
 async def run_sweep(harness: RagHarness, after: int) -> SweepResult:

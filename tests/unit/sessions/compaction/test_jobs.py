@@ -24,16 +24,12 @@ from spass.tenancy.identity import Caller, Identity
 from spass.testing.faults import Crash, Fault, inject
 from tests.simulated.deployment import AGENT, USER, CallFaults, Invocation, SimulatedDeployment, StepFailed, simulated_deployment
 from tests.unit.idempotent_requests import idempotent_request
-from tests.unit.virtual_time import BACKEND
+from tests.unit.virtual_time import virtual_time
 
 pytestmark = pytest.mark.anyio
+anyio_backend = virtual_time
 
 ASYNC: Mapping[str, str] = {"Prefer": "respond-async"}
-
-
-@pytest.fixture
-def anyio_backend() -> object:
-    return BACKEND
 
 
 @pytest.fixture

@@ -14,20 +14,16 @@ from spass.sessions.compaction import places
 from spass.sessions.compaction.job import JOB_SECONDS, read_job
 from spass.testing.faults import Fault
 from tests.simulated.deployment import CallFaults, SimulatedDeployment, simulated_deployment
-from tests.unit.virtual_time import BACKEND
+from tests.unit.virtual_time import virtual_time
 
 pytestmark = pytest.mark.anyio
+anyio_backend = virtual_time
 
 ASYNC = {"Prefer": "respond-async"}
 KIND = WorkKind.COMPACTIONS
 OTHER = TenantId("other")
 WORKERS = 4
 SUMMARY_SECONDS = 20.0
-
-
-@pytest.fixture
-def anyio_backend() -> object:
-    return BACKEND
 
 
 class Summaries:

@@ -35,14 +35,10 @@ from tests.simulated.deployment import (
     StepFailed,
     simulated_deployment,
 )
-from tests.unit.virtual_time import BACKEND
+from tests.unit.virtual_time import virtual_time
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> object:
-    return BACKEND
+anyio_backend = virtual_time
 
 
 @pytest.fixture
