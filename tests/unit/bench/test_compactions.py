@@ -20,7 +20,8 @@ def machine() -> Machine:
 
 def test_the_steps_are_called_in_the_machines_order_with_ids_alone(machine: Machine) -> None:
     steps = list(machine.steps({"tenant": "acme", "job": "job_1"}))
-    assert steps == [{"step": step, "tenant": "acme", "job": "job_1"} for step in ("plan", "summarise", "commit")]
+    ids = {"tenant": "acme", "job": "job_1"}
+    assert steps == [{"step": "plan", **ids}, {"step": "summarise", **ids, "may_wait": True}, {"step": "commit", **ids}]
 
 
 def test_a_transition_leads_into_each_step_and_out_of_the_last(machine: Machine) -> None:
