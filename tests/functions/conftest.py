@@ -20,7 +20,10 @@ from tests.contained_kinds import IMAGE
 from tests.functions.compaction_harness import CompactionHarness, SummaryScript
 from tests.functions.gateway import Gateway, create_storage, emulated_aws
 from tests.functions.managed_agents import TARGETS, ManagedClient
+from tests.functions.operator_runs import add_operators
 from tests.functions.state_machine import StateMachinePlayer
+from tests.functions.waiting_agents import Clerk
+from tests.functions.workspace_client import WorkspaceClient
 from tests.recording_runtime import RecordingRuntime
 from tests.simulated.chats import Chats, virtual_clocks
 from tests.unit.sandbox.harnesses.stand_ins import StandIns
@@ -91,12 +94,27 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordingRuntime
 
 
 @pytest.fixture
+def site(gateway: Gateway) -> WorkspaceClient:
+    return WorkspaceClient(gateway)
+
+
+@pytest.fixture
+def clerk(gateway: Gateway) -> Clerk:
+    return Clerk(gateway)
+
+
+@pytest.fixture
+def operators(gateway: Gateway) -> Gateway:
+    """A gateway with the agents of three operators."""
+    return add_operators(gateway)
+
+
+@pytest.fixture
 def harness(gateway: Gateway) -> CompactionHarness:
     model = SummaryScript()
     gateway.model, gateway.services = model, ScriptedServices(gateway.services.settings, model, gateway.aws)
     harness = CompactionHarness(gateway, StateMachinePlayer(gateway), model)
-    config = {"compact_summary_model": "dear"}
-    assert gateway.send("PUT", "/v1/tenant/config", body=config, token="demo-admin-token").status == 200
+    gateway.set_config(compact_summary_model="dear")
     return harness
 
 

@@ -265,6 +265,15 @@ class Gateway:
         self._loop.run_until_complete(asyncio.sleep(0.5))
         return outgoing
 
+    def put_documents(self, **texts: str) -> None:
+        """Write the index ``notes`` with a document for each text, by its id."""
+        documents = {"documents": [{"id": name, "text": text} for name, text in texts.items()]}
+        assert self.send("POST", "/a1/rag/indices/notes/documents", body=documents).status == 200
+
+    def set_config(self, **settings: object) -> None:
+        """Change settings of the tenant ``demo``."""
+        assert self.send("PUT", "/v1/tenant/config", token="demo-admin-token", body=settings).status == 200
+
     def reconfigure(self, folder: Path, before: str, after: str) -> "Gateway":
         """Return another gateway with the same table and bucket. Its gateway.yaml has ``after`` instead of ``before``."""
         folder.mkdir()

@@ -140,10 +140,8 @@ def install(gateway: Gateway, folder: Path) -> Gateway:
         name = agent_of(kind)
         path = gateway.services.settings.agents / f"{name}.yaml"
         path.write_text(f"name: {name}\nmodel: small\nkind: {kind}\nsystem_prompt: Answer.\n{tools}")
-    documents = {"documents": [{"id": "a", "text": "alpha"}, {"id": "b", "text": "beta"}]}
-    assert gateway.send("POST", "/a1/rag/indices/notes/documents", body=documents).status == 200
-    config = {"compact_summary_model": SUMMARY_MODEL}
-    assert gateway.send("PUT", "/v1/tenant/config", body=config, token="demo-admin-token").status == 200
+    gateway.put_documents(a="alpha", b="beta")
+    gateway.set_config(compact_summary_model=SUMMARY_MODEL)
     gateway.model.vectors = embed_unless_unlucky
     return gateway
 

@@ -176,8 +176,7 @@ def test_the_last_model_call_ends_an_answer_with_length(gateway: Gateway) -> Non
 
 
 def test_system_messages_are_words_of_the_user_and_nothing_is_added(gateway: Gateway) -> None:
-    stored = {"system_prompt": "Answer in Latin.", "memory": "The office is in Bonn.", "tools_enabled_default": ["memory_read"]}
-    assert gateway.send("PUT", "/v1/tenant/config", token=ADMIN, body=stored).status == 200
+    gateway.set_config(system_prompt="Answer in Latin.", memory="The office is in Bonn.", tools_enabled_default=["memory_read"])
     gateway.model.script = says("Salve.")
     messages = [
         {"role": "system", "content": "Be rude."},
@@ -301,8 +300,7 @@ def test_an_agent_embeds_nothing(gateway: Gateway) -> None:
 
 
 def test_passages_precede_the_last_message_only(gateway: Gateway) -> None:
-    documents = {"documents": [{"id": "a", "text": "alpha"}, {"id": "b", "text": "beta"}]}
-    assert gateway.send("POST", "/a1/rag/indices/notes/documents", body=documents).status == 200
+    gateway.put_documents(a="alpha", b="beta")
     gateway.model.script = says("Alpha.")
     gateway.model.embeddings.clear()
     messages = [

@@ -8,7 +8,6 @@ import pytest
 from spass.agents.approving import Decisions
 from spass.approvals.record import DECIDE_SECONDS
 from spass.approvals.service import Approvals
-from tests.functions.gateway import Gateway
 from tests.functions.waiting_agents import AGENT, APPROVALS, DELETE_ALPHA, NOTES, Call, Clerk
 from tests.stream_grammar import of_type, read_events
 
@@ -17,11 +16,6 @@ FIELDS = [
     *("created_at", "expires_at", "decided_at"),
 ]
 MORE = [{"id": "c", "text": "gamma"}]
-
-
-@pytest.fixture
-def clerk(gateway: Gateway) -> Clerk:
-    return Clerk(gateway)
 
 
 def test_a_gated_call_changes_nothing_and_tells_the_model_that_it_waits(clerk: Clerk) -> None:

@@ -11,16 +11,11 @@ from spass.core.messages import FinishReason, Role, ToolCallDelta
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import Answer
 from tests.functions.compaction_harness import CompactionHarness
-from tests.functions.gateway import Gateway, Reply
+from tests.functions.gateway import Reply
 from tests.functions.waiting_agents import AGENT, APPROVALS, DELETE_ALPHA, Clerk
 from tests.stream_grammar import of_type, read_events
 
 BOSS = "name: boss\nmodel: small\ntools: [delegate]\ndelegates: [clerk]\nworkspace: default\n"
-
-
-@pytest.fixture
-def clerk(gateway: Gateway) -> Clerk:
-    return Clerk(gateway)
 
 
 def tool_results(request: ChatRequest) -> list[Any]:

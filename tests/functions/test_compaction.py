@@ -31,7 +31,7 @@ def test_the_answer_describes_the_compaction(harness: CompactionHarness) -> None
 
 
 def test_the_cost_is_in_the_headers_the_audit_and_the_usage(harness: CompactionHarness) -> None:
-    harness.gateway.send("PUT", "/v1/tenant/config", body={"compact_summary_model": "small"}, token="demo-admin-token")
+    harness.gateway.set_config(compact_summary_model="small")
     session = harness.session()
     before = harness.gateway.send("GET", "/v1/usage").json["total"]
     harness.model.requests.clear()

@@ -38,12 +38,12 @@ def test_only_a_configured_summary_model_is_exempt_from_a_tokens_allow_list(harn
     refused = harness.compact(session, agent="costly")
     assert (refused.status, refused.code) == (403, "model_not_allowed")
     assert (harness.get(session, agent="costly"), len(harness.model.summaries)) == (before, summaries)
-    harness.gateway.send("PUT", "/v1/tenant/config", body={"compact_summary_model": "dear"}, token=admin)
+    harness.gateway.set_config(compact_summary_model="dear")
     assert harness.compact(session, agent="costly").status == 200
 
 
 def test_without_a_summary_model_the_agents_model_is_used(harness: CompactionHarness) -> None:
-    harness.gateway.send("PUT", "/v1/tenant/config", body={"compact_summary_model": None}, token="demo-admin-token")
+    harness.gateway.set_config(compact_summary_model=None)
     reply = harness.compact(harness.session())
     assert (reply.status, reply.json["summary_model"]) == (200, "small")
 

@@ -9,19 +9,15 @@ from tests.functions.gateway import Reply
 ROUTE = "/a1/agents/{name}/sessions/{session_id}/compact"
 
 
-def set_config(harness: CompactionHarness, **config: object) -> None:
-    assert harness.gateway.send("PUT", "/v1/tenant/config", body=config, token="demo-admin-token").status == 200
-
-
 def test_without_budget_a_compaction_fails_and_nothing_changes(harness: CompactionHarness) -> None:
     session = harness.session()
     before = harness.seen(session)
-    set_config(harness, compact_summary_model="small", monthly_budget_usd=0.000001)
+    harness.gateway.set_config(compact_summary_model="small", monthly_budget_usd=0.000001)
     refused = harness.compact(session)
     assert (refused.status, refused.code) == (429, "budget_exceeded")
     assert int(refused.headers["retry-after"]) >= 1
     assert harness.seen(session) == before
-    set_config(harness, monthly_budget_usd=None)
+    harness.gateway.set_config(monthly_budget_usd=None)
     assert harness.compact(session).status == 200
 
 

@@ -62,8 +62,7 @@ def test_a_turn_of_an_agent_is_traced_with_its_calls(gateway: Gateway, log: Even
 
 def test_a_chat_completion_publishes_its_calls_and_no_turn(gateway: Gateway, log: EventLog) -> None:
     gateway.model.script = in_turn([calls(("calculator", '{"expression": "6*7"}')), say("It is 42.")])
-    stored = {"tools_enabled_default": ["calculator"]}
-    assert gateway.send("PUT", "/v1/tenant/config", token="demo-admin-token", body=stored).status == 200
+    gateway.set_config(tools_enabled_default=["calculator"])
     body = {"model": "small", "messages": [{"role": "user", "content": "6 * 7?"}]}
     assert gateway.send("POST", "/v1/chat/completions", body=body).status == 200
     log.check()

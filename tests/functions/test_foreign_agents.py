@@ -91,7 +91,7 @@ def test_a_reply_names_the_model_that_wrote_most(gateway: Gateway, stand_ins: St
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_spent_budget_stops_the_next_run(gateway: Gateway, stand_ins: StandIns, kind: str) -> None:
-    gateway.send("PUT", "/v1/tenant/config", token="demo-admin-token", body={"monthly_budget_usd": 0.2})
+    gateway.set_config(monthly_budget_usd=0.2)
     assert ask(gateway, stand_ins, kind, ANSWERS[kind]).status == 200
     refused = ask(gateway, stand_ins, kind, ANSWERS[kind])
     assert (refused.status, refused.code) == (429, "budget_exceeded")

@@ -1,13 +1,9 @@
 """The last message of a turn says what the turn has used and cost, and no other message does."""
 
-import json
 from typing import Any, Final
 
-from spass.aws.keys import Key
-from spass.aws.writes import Update
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.types import ChatDelta
-from spass.testing.aws import MemoryAws
 from spass.testing.model import calls, in_turn
 from tests.functions.compaction_harness import CompactionHarness
 from tests.functions.gateway import Gateway
@@ -54,19 +50,6 @@ def test_a_stream_and_the_history_agree_and_imported_messages_have_no_usage(gate
     (usage,), (done,) = of_type(events, "usage"), of_type(events, "done")
     assert (usage["usage"], usage["cost"]["usd"]) == (USAGE, COST)
     assert usages(history(gateway, done["session_id"])) == [(None, None)] * 5 + [(USAGE, COST)]
-
-
-def test_a_turn_of_an_earlier_release_has_neither_usage_nor_cost(gateway: Gateway) -> None:
-    gateway.model.script = in_turn(TURN)
-    session = start(gateway)
-    gateway.send("POST", f"{AGENT}/sessions/{session}/messages", body={"message": "6 * 7?"})
-    assert isinstance(gateway.aws, MemoryAws)
-    (item,) = [item for item in gateway.aws.table.items() if "body" in item and "next_seq" in item]
-    body = json.loads(str(item["body"]))
-    assert body.pop("cost_usd") == COST
-    key = Key(str(item["pk"]), str(item["sk"]))
-    gateway.aws.table.write(write=Update(key, set={"body": json.dumps(body)}))
-    assert usages(history(gateway, session)) == [(None, None)] * 4
 
 
 def test_a_summary_and_copied_turns_have_no_usage_and_the_source_keeps_it(harness: CompactionHarness) -> None:

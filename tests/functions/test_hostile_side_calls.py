@@ -32,8 +32,7 @@ REPLIES: Final = {
 @pytest.mark.parametrize("name", REPLIES)
 def test_a_hostile_reply_leaves_an_answer_and_notes_within_their_limits(gateway: Gateway, name: str) -> None:
     text = f"{CONTROLS[2:]} state " + '{"edges": [' * 100 + "leak " * 700  # a document cannot hold NUL
-    documents = {"documents": [{"id": "hostile", "text": text}]}
-    assert gateway.send("POST", "/a1/rag/indices/notes/documents", body=documents).status == 200
+    gateway.put_documents(hostile=text)
 
     def hostile(*_: object) -> Answer:
         return REPLIES[name]

@@ -129,11 +129,6 @@ _DATA: Final = re.compile("<data .*?</data>", re.DOTALL)
 
 
 @pytest.fixture
-def aws() -> MemoryAws:
-    return MemoryAws(TARGETS)
-
-
-@pytest.fixture
 def poisoned(gateway: Gateway) -> Iterator[PoisonedOperators]:
     gateway.services.settings = replace(gateway.services.settings, job_targets=TARGETS)
     configure(gateway)

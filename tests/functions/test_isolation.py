@@ -44,7 +44,7 @@ def test_others_cannot_find_a_session_or_an_index(gateway: Gateway, token: str, 
     session = gateway.send("POST", "/a1/agents/plain/sessions", body={"title": "private-title"}).json["id"]
     turn = gateway.send("POST", f"/a1/agents/plain/sessions/{session}/messages", body={"message": "private-word"})
     request_id = turn.json["request_id"]
-    gateway.send("PUT", "/v1/tenant/config", token="demo-admin-token", body={"memory": "private-memory"})
+    gateway.set_config(memory="private-memory")
     gateway.send("POST", "/a1/rag/indices/notes/documents", body={"documents": [{"id": "a", "text": "private-text"}]})
     upload = gateway.send("POST", "/a1/rag/indices/notes/uploads", body=BODIES["rag.uploads_create"]).json["upload_id"]
     stream = {"message_id": "private-m", "messages": [{"role": "user", "content": "private-word"}]}

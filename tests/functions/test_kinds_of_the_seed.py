@@ -169,8 +169,7 @@ def test_the_context_has_conversation_tools_memory_results_and_metadata(gateway:
 
 def test_passages_of_an_index_are_memory_results_of_the_context(gateway: Gateway, tmp_path: Path) -> None:
     KINDS.register("mirror")(Mirror)
-    documents = {"documents": [{"id": "d1", "text": "The gate was built in 1791."}]}
-    assert gateway.send("POST", "/a1/rag/indices/notes/documents", body=documents).status == 200
+    gateway.put_documents(d1="The gate was built in 1791.")
     (tmp_path / "agents" / "mirrored.yaml").write_text("name: mirrored\nkind: mirror\nmodel: small\nrag_index: notes\n")
     (passages,) = ask(gateway, "When was it built?", agent="mirrored")["metadata"]["seen"]["memory_results"]
     assert "The gate was built in 1791." in passages

@@ -42,8 +42,7 @@ SILENT: Final = {
 @pytest.fixture
 def plant(gateway: Gateway) -> Gateway:
     """A gateway with a long document, and an agent of the kind with the defaults of all axes."""
-    documents = {"documents": [{"id": "manual", "text": MANUAL}]}
-    assert gateway.send("POST", "/a1/rag/indices/notes/documents", body=documents).status == 200
+    gateway.put_documents(manual=MANUAL)
     file = gateway.services.settings.agents / "monitor.yaml"
     file.write_text("name: monitor\nkind: monitor_operative\nmodel: small\ntools: [rag_doc_get, calculator]\n")
     return gateway

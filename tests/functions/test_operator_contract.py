@@ -23,11 +23,6 @@ USER: Final = {"SPASS-User-Id": "ada"}
 FIELDS: Final = ["operator_id", "session_id", "state", "notes", "updated_at"]
 
 
-@pytest.fixture
-def operators(gateway: Gateway) -> Gateway:
-    return add_operators(gateway)
-
-
 @pytest.mark.parametrize("operator", ["x", "A-Z.a_z:09", "." * 64, "...", "-", "STATE", "NOTE:x", "agt_1"])
 def test_an_id_of_up_to_64_of_its_characters_names_an_operator(operators: Gateway, operator: str) -> None:
     session = ask(operators, "Hi", operator).json["metadata"]["session_id"]

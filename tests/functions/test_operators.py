@@ -30,11 +30,6 @@ KINDS: Final = ("operative", "monitor_operative")
 WATCHING: Final = "name: watch\nkind: {}\nmodel: small\nsystem_prompt: Watch the harbour.\ntools: [memory_store, calculator]\n"
 
 
-@pytest.fixture
-def operators(gateway: Gateway) -> Gateway:
-    return add_operators(gateway)
-
-
 def run_in_three_ways(gateway: Gateway, number: int, agent: str = "watch") -> Reply:
     """Run the agent over one route after the other."""
     match number % 3:

@@ -6,7 +6,6 @@ from spass.core.messages import Json
 from tests.functions.gateway import Gateway
 from tests.stream_grammar import parse_events
 
-ADMIN = "demo-admin-token"
 SESSIONS = "/a1/agents/plain/sessions"
 CHAT = "/c1/agents/plain/chat"
 EARLIER = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Hello."}]
@@ -29,14 +28,14 @@ def chat(message_id: str, **fields: Json) -> dict[str, Json]:
     ids=["without a name", "with a name", "with a history", "with a history in the bucket"],
 )
 def test_a_first_message_that_the_budget_refuses_leaves_no_session(gateway: Gateway, body: dict[str, Json]) -> None:
-    gateway.send("PUT", "/v1/tenant/config", token=ADMIN, body={"monthly_budget_usd": 0})
+    gateway.set_config(monthly_budget_usd=0)
     for _ in range(2):
         refused = gateway.send("POST", CHAT, body=body)
         assert "budget_exceeded" in refused.text
         assert gateway.send("GET", SESSIONS).json["sessions"] == []
         assert gateway.send("GET", f"{CHAT}/m1").code == "stream_not_found"
     assert gateway.model.requests == []
-    gateway.send("PUT", "/v1/tenant/config", token=ADMIN, body={"monthly_budget_usd": None})
+    gateway.set_config(monthly_budget_usd=None)
     assert parse_events(gateway.send("POST", CHAT, body=body).text)[-1]["type"] == "done"
     (session,) = gateway.send("GET", SESSIONS).json["sessions"]
     messages = body["messages"]
@@ -47,7 +46,7 @@ def test_a_first_message_that_the_budget_refuses_leaves_no_session(gateway: Gate
 def test_a_later_message_that_the_budget_refuses_leaves_its_session_as_it_was(gateway: Gateway) -> None:
     gateway.send("POST", CHAT, body=chat("m1", session_id="notes"))
     before = gateway.send("GET", SESSIONS).json["sessions"]
-    gateway.send("PUT", "/v1/tenant/config", token=ADMIN, body={"monthly_budget_usd": 0})
+    gateway.set_config(monthly_budget_usd=0)
     assert "budget_exceeded" in gateway.send("POST", CHAT, body=chat("m2", session_id="notes")).text
     assert gateway.send("GET", SESSIONS).json["sessions"] == before != []
 

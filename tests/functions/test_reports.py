@@ -117,7 +117,7 @@ def test_a_reset_of_one_agent_keeps_the_other_counters(used_gateway: Gateway) ->
 
 def test_a_reset_does_not_return_the_spent_budget(gateway: Gateway) -> None:
     gateway.send("POST", "/v1/chat/completions", body=CHAT)
-    gateway.send("PUT", "/v1/tenant/config", token=ADMIN, body={"monthly_budget_usd": 0.00001})
+    gateway.set_config(monthly_budget_usd=0.00001)
     gateway.send("DELETE", "/v1/usage", token=ADMIN)
     refused = gateway.send("POST", "/v1/chat/completions", body=CHAT)
     assert (refused.status, refused.code) == (429, "budget_exceeded")

@@ -253,8 +253,7 @@ def test_the_number_of_queries_can_be_set(researcher: Researcher) -> None:
 
 def test_a_budget_that_runs_out_midway_is_an_error_with_its_code(researcher: Researcher) -> None:
     researcher.sub = lambda _: [ChatDelta("fine", finish_reason=FinishReason.STOP, usage=TokenUsage(400_000, 0))]
-    config = {"monthly_budget_usd": 1}
-    assert researcher.gateway.send("PUT", "/v1/tenant/config", body=config, token="demo-admin-token").status == 200
+    researcher.gateway.set_config(monthly_budget_usd=1)
     lines = ["codes = []", "for _ in range(5):", "    try:", "        codes.append(llm_query('?'))"]
     lines += ["    except LLMError as error:", "        codes.append(error.code)"]
     answer = researcher.ask(block(*lines, "FINAL(codes)"))

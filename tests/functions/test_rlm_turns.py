@@ -123,8 +123,7 @@ def test_characters_that_are_no_text_break_no_answer(researcher: Researcher, cod
 
 
 def test_a_session_goes_on_after_an_answer_of_a_million_characters(researcher: Researcher) -> None:
-    config = {"compact_summary_model": "small"}
-    assert researcher.gateway.send("PUT", "/v1/tenant/config", body=config, token="demo-admin-token").status == 200
+    researcher.gateway.set_config(compact_summary_model="small")
     events = read_events(chat(researcher, block("FINAL('word ' * 200_000)")))
     assert len(answer_text(events)) == 1_000_000
     session = of_type(events, "done")[0]["session_id"]
@@ -203,8 +202,7 @@ def test_a_conversation_that_is_too_long_is_shortened_and_no_code_runs_twice(res
     session = researcher.gateway.send("POST", "/a1/agents/digger/sessions", body={"compact_keep_last_n": 2}).json["id"]
     for number in range(3):
         assert chat(researcher, "So.", message_id=f"m{number}", session_id=session).status == 200
-    config = {"compact_summary_model": "dear"}
-    assert researcher.gateway.send("PUT", "/v1/tenant/config", body=config, token="demo-admin-token").status == 200
+    researcher.gateway.set_config(compact_summary_model="dear")
     overflow = BackendContextLength("Too long.", status=400)
     replies = (block("kept = llm_query('once')", "print(kept)"), overflow, block("FINAL(kept + '!')"))
 

@@ -83,8 +83,7 @@ def test_the_augment_header_switches_server_tools_off(gateway: Gateway, plan: Pl
 
 def test_prompt_and_memory_reach_only_the_tenants_chats(gateway: Gateway, plan: Plan) -> None:
     requests = plan([say("Salve.")] * 5)
-    stored = {"system_prompt": "Answer in Latin.", "memory": "The office is in Bonn.", "tools_enabled_default": ["memory_read"]}
-    assert gateway.send("PUT", "/v1/tenant/config", token="demo-admin-token", body=stored).status == 200
+    gateway.set_config(system_prompt="Answer in Latin.", memory="The office is in Bonn.", tools_enabled_default=["memory_read"])
     complete(gateway)
     complete(gateway, stream=True, headers={"SPASS-Augment": "system-prompt=off"})
     complete(gateway, headers={"SPASS-Augment": "memory=off, server-tools=off, system-prompt=off"})
@@ -103,8 +102,7 @@ def test_prompt_and_memory_reach_only_the_tenants_chats(gateway: Gateway, plan: 
 
 
 def test_a_tool_searches_only_the_indices_of_the_callers_tenant(gateway: Gateway, plan: Plan) -> None:
-    documents = {"documents": [{"id": "a", "text": "alpha"}]}
-    assert gateway.send("POST", "/a1/rag/indices/notes/documents", body=documents).status == 200
+    gateway.put_documents(a="alpha")
     query = call("rag_query", index_id="notes", query="alpha")
     requests = plan([query, say("Alpha."), query, say("Nothing.")])
     reply = complete(gateway)
@@ -116,8 +114,7 @@ def test_a_tool_searches_only_the_indices_of_the_callers_tenant(gateway: Gateway
 
 @pytest.mark.parametrize("user", [{}, {"SPASS-User-Id": "ada"}], ids=["no user", "a user"])
 def test_a_write_in_a_chat_needs_two_steps(gateway: Gateway, plan: Plan, user: dict[str, str]) -> None:
-    documents = {"documents": [{"id": "a", "text": "alpha"}]}
-    assert gateway.send("POST", "/a1/rag/indices/notes/documents", body=documents).status == 200
+    gateway.put_documents(a="alpha")
 
     def confirm(request: ChatRequest) -> Sequence[ChatDelta]:
         preview = json.loads(remove_marks(request.messages[-1].content))

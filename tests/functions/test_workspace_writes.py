@@ -12,11 +12,6 @@ WRITERS = 8
 OTHER = f'"{"0" * 64}"'
 
 
-@pytest.fixture
-def site(gateway: Gateway) -> WorkspaceClient:
-    return WorkspaceClient(gateway)
-
-
 def tag(body: bytes) -> str:
     return f'"{hashlib.sha256(body).hexdigest()}"'
 

@@ -12,11 +12,6 @@ from tests.functions.gateway import Gateway
 from tests.functions.workspace_client import ARCHIVE, FILE, WorkspaceClient, pack
 
 
-@pytest.fixture
-def site(gateway: Gateway) -> WorkspaceClient:
-    return WorkspaceClient(gateway)
-
-
 def sha256(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 
