@@ -15,6 +15,7 @@ from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.errors import AttemptFailed
 from spass.llm.types import ChatDelta, ChatRequest
 from spass.testing.model import Deltas, in_turn
+from tests.functions.completion_chunks import chunks_of
 from tests.functions.gateway import Gateway, Reply
 from tests.sampling import SOAK
 from tests.unit.completions.chunk_collector import collect_chunks
@@ -50,13 +51,6 @@ def ok(reply: Reply) -> Any:
 
 def message_of(reply: Reply) -> Any:
     return ok(reply)["choices"][0]["message"]
-
-
-def chunks_of(reply: Reply) -> list[Any]:
-    assert reply.status == 200, reply.text
-    lines = [line.removeprefix("data: ") for line in reply.text.splitlines() if line.startswith("data: ")]
-    assert lines.pop() == "[DONE]"
-    return [json.loads(line) for line in lines]
 
 
 def without_identity(answer: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from spass.redaction import text as redaction
 from spass.tenancy.config import BackendConfig, SearchConfig
 from spass.tools.http import ToolAnswer
 from spass.tools.search.engine import SearchEngine
+from tests.functions.completion_chunks import chunks_of, text_of
 from tests.functions.gateway import BUCKET, CONFIG, TABLE, Gateway, Reply
 from tests.functions.stored_texts import stored_texts
 from tests.functions.test_ingest_workers import change_settings, messages, put
@@ -206,8 +207,7 @@ def _streamed_text(reply: Reply) -> str:
     """Return the text of a streamed answer, in OpenAI's chunks or in the events of an agent."""
     if '"choices"' not in reply.text:
         return answer_text(read_events(reply))
-    chunks = [json.loads(line.removeprefix("data: ")) for line in reply.text.split("\n\n")[:-2]]
-    return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks if chunk["choices"])
+    return text_of(chunks_of(reply))
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -228,8 +228,7 @@ def test_arguments_of_a_callers_tool_do_not_leak(
     reply = planted_gateway.send("POST", "/v1/chat/completions", body=CHAT | {"tools": tools, "stream": stream})
     assert reply.status == 200
     if stream:
-        chunks = [json.loads(line.removeprefix("data: ")) for line in reply.text.split("\n\n")[:-2]]
-        deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks_of(reply) if chunk["choices"]]
         received = "".join(piece["function"]["arguments"] for delta in deltas for piece in delta.get("tool_calls", ()))
     else:
         received = reply.json["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]

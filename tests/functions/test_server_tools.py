@@ -15,6 +15,7 @@ from spass.calls.datamark import NOTE, remove_marks
 from spass.core.messages import FinishReason, TokenUsage
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, pack_rows
 from spass.testing.model import calls
+from tests.functions.completion_chunks import chunks_of, text_of
 from tests.functions.gateway import CONFIG, Gateway, Reply, write_operators_files
 
 ROOT = Path(__file__).parents[2]
@@ -130,15 +131,8 @@ def test_a_stream_with_server_tools_is_stored_and_replayed(gateway: Gateway, pla
     requests = plan([[ChatDelta("Let me see."), *call("calculator", expression="6*7")], say("It is 42.")])
     first, replay = (complete(gateway, stream=True, headers={"Idempotency-Key": "k"}) for _ in range(2))
     assert replay.headers["idempotency-replayed"] == "true"
-    assert stream_text(first) == stream_text(replay) == "Let me see.\n\nIt is 42."
+    assert text_of(chunks_of(first)) == text_of(chunks_of(replay)) == "Let me see.\n\nIt is 42."
     assert len(requests) == 2
-
-
-def stream_text(reply: Reply) -> str:
-    *events, last = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
-    assert last == "[DONE]"
-    chunks = map(json.loads, events)
-    return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks if chunk["choices"])
 
 
 _START = """

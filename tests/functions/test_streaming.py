@@ -1,7 +1,6 @@
 """Streams of ``/v1/chat/completions``: content, failures, replays, and clients that disconnect."""
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -10,28 +9,17 @@ import pytest
 from spass.core.messages import FinishReason
 from spass.llm.errors import AttemptFailed
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
-from tests.functions.gateway import Gateway, Reply
+from tests.functions.completion_chunks import chunks_of, text_of
+from tests.functions.gateway import Gateway
 
 BODY: dict[str, Any] = {"model": "small", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
-
-
-def chunks(reply: Reply) -> list[Any]:
-    assert reply.status == 200, reply.text
-    assert reply.headers["content-type"].startswith("text/event-stream")
-    events = [line.removeprefix("data: ") for line in reply.text.split("\n\n") if line]
-    assert events[-1] == "[DONE]"
-    return [json.loads(event) for event in events[:-1]]
-
-
-def text(items: list[Any]) -> str:
-    return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in items if chunk["choices"])
 
 
 def test_a_stream_has_the_answer_and_ends_with_its_cost(gateway: Gateway) -> None:
     answer = gateway.send("POST", "/v1/chat/completions", body=BODY)
     assert not [name for name in answer.headers if name.startswith("spass-cost")], "the headers are sent before the cost is known"
-    items = chunks(answer)
-    assert text(items) == "Hello there."
+    items = chunks_of(answer)
+    assert text_of(items) == "Hello there."
     assert len(items) > 2
     usage = items[-1]["usage"]
     assert usage["cost"] == 0.00002
@@ -56,13 +44,13 @@ def test_a_refusal_has_its_own_status_and_no_stream(gateway: Gateway) -> None:
 
 def test_a_stream_with_a_key_is_stored_and_replayed(gateway: Gateway) -> None:
     key = {"Idempotency-Key": "k"}
-    first = chunks(gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key))
+    first = chunks_of(gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key))
     replay = gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key)
     assert replay.headers["idempotency-replayed"] == "true"
     assert not [name for name in replay.headers if name.startswith("spass-cost")]
-    assert text(chunks(replay)) == text(first)
-    assert chunks(replay)[0]["id"] == first[0]["id"]
-    assert chunks(replay)[-1]["usage"] == first[-1]["usage"]
+    assert text_of(chunks_of(replay)) == text_of(first)
+    assert chunks_of(replay)[0]["id"] == first[0]["id"]
+    assert chunks_of(replay)[-1]["usage"] == first[-1]["usage"]
     assert len(gateway.model.requests) == 1
     other = gateway.send("POST", "/v1/chat/completions", body=BODY | {"stream": False}, headers=key)
     assert other.code == "idempotency_key_reused"
@@ -73,7 +61,7 @@ def test_a_failed_stream_is_not_stored(gateway: Gateway) -> None:
     gateway.model.failure = AttemptFailed("down")
     assert gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key).status == 502
     gateway.model.failure = None
-    assert text(chunks(gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key))) == "Hello there."
+    assert text_of(chunks_of(gateway.send("POST", "/v1/chat/completions", body=BODY, headers=key))) == "Hello there."
 
 
 def test_after_a_disconnect_the_key_gives_the_whole_answer(gateway: Gateway) -> None:
@@ -85,7 +73,7 @@ def test_after_a_disconnect_the_key_gives_the_whole_answer(gateway: Gateway) -> 
         "POST", "/v1/chat/completions", body=BODY, token="demo-admin-token", headers=key | {"SPASS-User-Id": "ada"}
     )
     assert replay.headers["idempotency-replayed"] == "true"
-    assert text(chunks(replay)) == "Hello there."
+    assert text_of(chunks_of(replay)) == "Hello there."
     assert len(gateway.model.requests) == 1
 
 
