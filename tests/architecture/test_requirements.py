@@ -42,9 +42,9 @@ def test_the_laptop_and_the_tests_have_the_packages_of_aws() -> None:
     assert pins("runtime") <= pins("local") <= pins("dev")
 
 
-def test_the_laptop_does_not_install_the_cdk_or_test_tools() -> None:
-    assert not [pin for pin in pins("local") if re.match(r"aws-cdk|constructs|jsii|cfn-lint|moto|pytest", pin)]
-
-
-def test_aws_does_not_install_tools_of_the_laptop() -> None:
-    assert not [pin for pin in pins("runtime") if re.match(r"ministack|python-dotenv|pytest|mypy", pin)]
+@pytest.mark.parametrize(
+    ("name", "tools"),
+    [("local", "aws-cdk|constructs|jsii|cfn-lint|moto|pytest"), ("runtime", "ministack|python-dotenv|pytest|mypy")],
+)
+def test_neither_the_laptop_nor_aws_installs_the_tools_of_others(name: str, tools: str) -> None:
+    assert not [pin for pin in pins(name) if re.match(tools, pin)]

@@ -364,21 +364,18 @@ def test_a_malformed_tenant_id_is_refused(tmp_path: Path, name: str) -> None:
     assert problem.startswith("gateway.yaml:10: tenants[0].id: must be 1 to 63 characters of a-z, 0-9 and -")
 
 
-def test_an_allow_list_names_models_that_exist(tmp_path: Path) -> None:
-    (problem,) = load_problems(
-        tmp_path,
-        with_tenants("- id: acme", "  tokens:", "    - {id: a, sha256: " + HASH + ", allowed_models: ['*', lama-4-scout]}"),
-    )
-    assert "allowed_models[1]: 'lama-4-scout' is not a model" in problem
-    assert problem.endswith("did you mean 'llama-4-scout'?")
-
-
-def test_an_allow_list_names_the_model_of_an_agent_and_not_the_agent(tmp_path: Path) -> None:
-    (problem,) = load_problems(
-        tmp_path,
-        with_tenants("- id: acme", "  tokens:", "    - {id: a, sha256: " + HASH + ", allowed_models: [agent/researcher]}"),
-    )
-    assert problem.endswith("allowed_models[0]: 'agent/researcher' is an agent; write the name of the agent's model instead")
+@pytest.mark.parametrize(
+    ("models", "problem", "advice"),
+    [
+        ("'*', lama-4-scout", "[1]: 'lama-4-scout' is not a model", "did you mean 'llama-4-scout'?"),
+        ("agent/researcher", "[0]: 'agent/researcher' is an agent; ", "write the name of the agent's model instead"),
+    ],
+)
+def test_an_allow_list_names_models_that_exist_and_no_agents(tmp_path: Path, models: str, problem: str, advice: str) -> None:
+    token = "    - {id: a, sha256: " + HASH + f", allowed_models: [{models}]" + "}"
+    (shown,) = load_problems(tmp_path, with_tenants("- id: acme", "  tokens:", token))
+    assert f"allowed_models{problem}" in shown
+    assert shown.endswith(advice)
 
 
 def test_the_limits_of_a_tenant_are_optional(tmp_path: Path) -> None:

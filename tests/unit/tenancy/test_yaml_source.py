@@ -47,17 +47,6 @@ def test_any_text_is_data_or_a_config_error(text: str) -> None:
         ("a: 1\n\tb: 1", "x.yaml:2: not valid YAML"),
         ("a: \x00", "x.yaml: not valid YAML"),
         ("[" * 40 + "]" * 40, "x.yaml:1: nested deeper than 32 levels"),
-    ],
-)
-def test_refused_yaml_is_reported_with_its_line(text: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_yaml(text, "x.yaml")
-    assert str(caught.value).startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
         ("a:\n  - b: 1\n    c 2\n    d: 3", "x.yaml:4: not valid YAML: check indentation, colons and tabs around line 4 ("),
         ("a:\n  b: 1\n c: 2", "x.yaml:3: not valid YAML: check indentation, colons and tabs around line 3 ("),
         ("a: 'open\nb: 1\nc: 2", "x.yaml:3: not valid YAML: check the quote or bracket that opens in line 1 ("),
@@ -65,7 +54,7 @@ def test_refused_yaml_is_reported_with_its_line(text: str, message: str) -> None
         ("a: 1\nb: [\n", "x.yaml:2: not valid YAML: check the quote or bracket that opens in line 2 ("),
     ],
 )
-def test_a_syntax_error_is_reported_with_the_place_to_check(text: str, message: str) -> None:
+def test_refused_yaml_is_reported_with_its_line_or_the_place_to_check(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_yaml(text, "x.yaml")
     assert str(caught.value).startswith(message)

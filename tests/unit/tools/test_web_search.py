@@ -228,17 +228,23 @@ async def test_every_failure_of_a_provider_says_what_to_do(
         assert hidden not in caught.value.message
 
 
-async def test_searxng_without_json_names_the_setting(server: SearchServer) -> None:
-    server.answer = HttpAnswer(b"<html>Forbidden</html>", 403, "text/html")
-    with pytest.raises(ToolError, match=r"search\.formats"):
-        await WebSearch(query="x").run(searxng(server))
+PLAN_LIMIT = b'{"detail": {"error": "This request exceeds your plan\'s set usage limit."}}'
 
 
-@pytest.mark.parametrize("status", [432, 433])
-async def test_the_limits_of_a_tavily_plan_are_a_busy_provider(server: SearchServer, status: int) -> None:
-    server.answer = json_answer({"detail": {"error": "This request exceeds your plan's set usage limit."}}, status)
-    with pytest.raises(ToolError, match="no more searches"):
-        await WebSearch(query="x").run(tavily(server))
+@pytest.mark.parametrize(
+    ("provider", "answer", "reason"),
+    [
+        (searxng, HttpAnswer(b"<html>Forbidden</html>", 403, "text/html"), r"search\.formats"),
+        (tavily, HttpAnswer(PLAN_LIMIT, 432), "no more searches"),
+        (tavily, HttpAnswer(PLAN_LIMIT, 433), "no more searches"),
+    ],
+)
+async def test_the_own_refusals_of_a_provider_say_what_to_do(
+    server: SearchServer, provider: Callable[[SearchServer], ToolContext], answer: HttpAnswer, reason: str
+) -> None:
+    server.answer = answer
+    with pytest.raises(ToolError, match=reason):
+        await WebSearch(query="x").run(provider(server))
 
 
 async def test_a_broken_connection_is_an_error_without_the_address(server: SearchServer) -> None:

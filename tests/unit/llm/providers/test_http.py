@@ -156,21 +156,12 @@ def test_the_message_is_found_in_each_error_format(body: str, message: str) -> N
         '{"error": {"message": "prompt is too long: 9 tokens > 8 maximum"}}',
         '{"error": "This model\'s maximum prompt length is 131072 but the request contains 200000 tokens."}',
         '{"error": {"type": "exceed_context_size_error", "message": "the request exceeds the available context size"}}',
-    ],
-)
-def test_a_prompt_that_is_too_long_raises_context_length(body: str) -> None:
-    assert type(error_from_response(400, {}, body.encode())) is BackendContextLength
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
         '{"error": {"message": "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000, decrease it"}}',
         '{"error": {"message": "Input tokens exceed the configured limit of 272000 tokens."}}',
         '{"error": {"message": "Please reduce the length of the messages or completion."}}',
     ],
 )
-def test_a_prompt_without_room_for_the_answer_raises_context_length(body: str) -> None:
+def test_a_prompt_that_is_too_long_or_without_room_raises_context_length(body: str) -> None:
     assert type(error_from_response(400, {}, body.encode())) is BackendContextLength
 
 

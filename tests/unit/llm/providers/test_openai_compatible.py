@@ -449,6 +449,9 @@ async def test_an_answer_without_usage_has_none() -> None:
     assert (await reply_of(provider_at(Upstream(json_answer({"choices": [{"message": {"content": "Hi"}}]}))))).usage is None
 
 
+HI = (chunk(content="Hi"), chunk("stop"))
+
+
 @pytest.mark.parametrize(
     "stream",
     [
@@ -465,13 +468,8 @@ async def test_an_incomplete_stream_is_a_failure(stream: bytes) -> None:
         await deltas_of(provider_at(Upstream(text(stream))), request(stream=True))
 
 
-async def test_a_stream_may_end_with_its_finish_reason() -> None:
-    stream = sse(chunk(content="Hi"), chunk("stop"), done=False)
-    assert (await reply_of(provider_at(Upstream(text(stream))), request(stream=True))).message.content == "Hi"
-
-
-async def test_bytes_after_the_end_of_a_stream_are_ignored() -> None:
-    stream = sse(chunk(content="Hi"), chunk("stop")) + b"data: {never\n\n"
+@pytest.mark.parametrize("stream", [sse(*HI, done=False), sse(*HI) + b"data: {never\n\n"])
+async def test_a_stream_ends_with_its_finish_reason_or_done_and_what_follows_is_ignored(stream: bytes) -> None:
     assert (await reply_of(provider_at(Upstream(text(stream))), request(stream=True))).message.content == "Hi"
 
 
