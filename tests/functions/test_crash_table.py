@@ -10,7 +10,6 @@ from spass.aws.invocation import AwsCall
 from spass.aws.leases import LEASE_SECONDS
 from spass.core.messages import Role
 from spass.journal.head import StreamState
-from spass.sessions import commit
 from spass.testing.faults import Fault
 from tests.functions.chat_turns import ChatTurn
 from tests.functions.test_crashes import FOLLOWER_SECONDS, check_end, repeat
@@ -21,9 +20,8 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def chats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Chats]:
-    monkeypatch.setattr(commit, "_COMMIT_DELAY", 0.0)
-    with virtual_clocks():
+async def chats(tmp_path: Path) -> AsyncIterator[Chats]:
+    with virtual_clocks(stop_poll=1.0):
         yield Chats(tmp_path)
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from spass.aws.leases import LEASE_SECONDS
 from spass.journal.head import StreamState
-from spass.sessions import commit
 from spass.testing.faults import Fault
 from tests.functions.chat_turns import KINDS, ChatTurn
 from tests.sampling import SOAK, sampled
@@ -38,10 +37,8 @@ OUTAGES: Final = [(fault, times) for fault in (Fault.LOST_REPLY, Fault.THROTTLE,
 
 
 @pytest.fixture
-async def chats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Chats]:
-    monkeypatch.setattr("spass.agents.live_stream._STOP_POLL_SECONDS", 1.5)
-    monkeypatch.setattr(commit, "_COMMIT_DELAY", 0.0)
-    with virtual_clocks():
+async def chats(tmp_path: Path) -> AsyncIterator[Chats]:
+    with virtual_clocks(stop_poll=1.5):
         yield Chats(tmp_path)
 
 

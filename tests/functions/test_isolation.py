@@ -107,7 +107,8 @@ def test_another_users_session_looks_like_an_absent_one(gateway: Gateway) -> Non
 def test_a_session_belongs_to_one_agent(gateway: Gateway) -> None:
     session = gateway.send("POST", "/a1/agents/plain/sessions").json["id"]
     at = f"/a1/agents/counting/sessions/{session}"
-    for method, path in (("GET", at), ("GET", f"{at}/messages"), ("POST", f"{at}/messages"), ("DELETE", at)):
+    reads = [("GET", f"{at}{tail}") for tail in ("", "/messages", "/lineage")]
+    for method, path in (*reads, ("POST", f"{at}/messages"), ("DELETE", at)):
         reply = gateway.send(method, path, body={"message": "x"} if method == "POST" else None)
         assert (reply.status, reply.code) == (400, "session_agent_mismatch")
 

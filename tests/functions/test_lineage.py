@@ -40,11 +40,6 @@ def test_the_lineage_lists_members_as_sessions_and_deleted_ones_by_id(gateway: G
     assert gateway.send("GET", f"{SESSION.format(members[1])}/lineage").code == "session_not_found"
 
 
-def test_the_path_of_another_agent_is_refused(gateway: Gateway, members: list[SessionId]) -> None:
-    refused = gateway.send("GET", f"/a1/agents/counting/sessions/{members[0]}/lineage")
-    assert (refused.status, refused.code) == (400, "session_agent_mismatch")
-
-
 def test_a_summary_is_returned_unchanged(gateway: Gateway, chains: ChainBuilder) -> None:
     text = 'line\u2028 "quoted" \U0001f993'
 

@@ -20,7 +20,6 @@ from spass.aws.writes import Put
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
-from spass.sessions import commit
 from spass.testing.faults import Fault
 from tests.functions.test_crashes import FAULTS, OUTAGES
 from tests.sampling import SOAK, sampled
@@ -48,10 +47,8 @@ _USAGE: Final = TokenUsage(10, 5)
 
 
 @pytest.fixture
-async def chats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Chats]:
-    monkeypatch.setattr("spass.agents.live_stream._STOP_POLL_SECONDS", 15.0)
-    monkeypatch.setattr(commit, "_COMMIT_DELAY", 0.0)
-    with virtual_clocks():
+async def chats(tmp_path: Path) -> AsyncIterator[Chats]:
+    with virtual_clocks(stop_poll=15.0):
         yield Chats(tmp_path, {"watch": _AGENT})
 
 

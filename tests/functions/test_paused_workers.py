@@ -18,7 +18,6 @@ from spass.aws import keys
 from spass.aws.attributes import Item
 from spass.aws.invocation import AwsCall
 from spass.aws.leases import LEASE_SECONDS
-from spass.sessions import commit
 from tests.functions.chat_turns import KINDS, ChatTurn
 from tests.functions.test_crashes import check_end, repeat
 from tests.sampling import sampled
@@ -32,10 +31,8 @@ Change: TypeAlias = tuple[Item | None, Item | None]
 
 
 @pytest.fixture
-async def chats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Chats]:
-    monkeypatch.setattr("spass.agents.live_stream._STOP_POLL_SECONDS", 5.0)
-    monkeypatch.setattr(commit, "_COMMIT_DELAY", 0.0)
-    with virtual_clocks():
+async def chats(tmp_path: Path) -> AsyncIterator[Chats]:
+    with virtual_clocks(stop_poll=5.0):
         yield Chats(tmp_path)
 
 

@@ -18,9 +18,9 @@ from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
 from spass.llm.errors import AttemptFailed
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.managed.records import ManagedAgent, RunStatus, RunTrigger, Schedule
-from spass.sessions import commit
 from spass.testing.faults import Fault
 from tests.functions.managed_runs import ManagedGateway
+from tests.functions.test_crashes import FAULTS
 from tests.sampling import SOAK, sampled
 from tests.simulated.chats import PausedProcess, Process, virtual_clocks, wait_while_paused
 from tests.simulated.managed_world import VISIBILITY_SECONDS, Reading
@@ -42,14 +42,6 @@ KINDS: Final = (
     "scheduled, delivered five times",
     "scheduled, two workers",
 )
-FAULTS: Final = [
-    (Fault.CRASH_BEFORE, 1),
-    (Fault.CRASH_AFTER, 1),
-    (Fault.LOST_REPLY, 1),
-    (Fault.LOST_REPLY, 2),
-    (Fault.THROTTLE, 2),
-]
-"""Faults, and the number of calls in a row that have them. The table retries each call once."""
 OUTAGES: Final = [(fault, times) for fault in (Fault.LOST_REPLY, Fault.THROTTLE, Fault.REPEATED) for times in (3, 5, 8, 13)]
 MODEL_SECONDS: Final = 22.0
 """Longer than the time between two renewals."""
@@ -59,10 +51,8 @@ TICK: Final = "2026-12-01T08:00:00Z"
 
 
 @pytest.fixture
-async def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ManagedGateway]:
-    monkeypatch.setattr("spass.agents.live_stream._STOP_POLL_SECONDS", 6.5)
-    monkeypatch.setattr(commit, "_COMMIT_DELAY", 0.0)
-    with virtual_clocks():
+async def gateway(tmp_path: Path) -> AsyncIterator[ManagedGateway]:
+    with virtual_clocks(stop_poll=6.5):
         yield ManagedGateway(tmp_path)
 
 

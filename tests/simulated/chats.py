@@ -274,8 +274,12 @@ async def _run(app: ASGIApp, *arguments: Any) -> None:
 
 
 @contextmanager
-def virtual_clocks() -> Iterator[None]:
-    """Take the time of day, deadlines and durations from the running loop."""
+def virtual_clocks(*, stop_poll: float | None = None) -> Iterator[None]:
+    """Take the time of day, deadlines and durations from the running loop.
+
+    With ``stop_poll``, a stream looks for its stop after so many seconds, and a commit is repeated without a delay, so that
+    enumerations of calls have a fixed length.
+    """
     clock = SimpleNamespace(
         time=virtual_now,
         monotonic=lambda: asyncio.get_running_loop().time(),
@@ -291,4 +295,7 @@ def virtual_clocks() -> Iterator[None]:
         ):
             patch.setattr(f"{module}.time", clock)
         patch.setattr("spass.agents.following.follow", partial(follow, clock=virtual_now))
+        if stop_poll is not None:
+            patch.setattr("spass.agents.live_stream._STOP_POLL_SECONDS", stop_poll)
+            patch.setattr("spass.sessions.commit._COMMIT_DELAY", 0.0)
         yield
