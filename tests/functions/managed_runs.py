@@ -15,7 +15,8 @@ from spass.testing.faults import FaultPlan
 from spass.testing.model import ScriptedModel
 from tests.functions.gateway import write_operators_files
 from tests.simulated.chats import ClockedServices, Process, ignore_crashes, virtual_now
-from tests.simulated.managed_world import RUNS_QUEUE, ManagedWorld, render_error
+from tests.simulated.managed_world import RUNS_QUEUE, ManagedWorld
+from tests.simulated.scripted_turns import render_error
 
 USAGE: Final = TokenUsage(10, 5)
 

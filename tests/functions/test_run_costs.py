@@ -17,7 +17,7 @@ from spass.sessions.session import CreateSession
 from spass.testing.faults import inject
 from tests.functions.managed_runs import ManagedGateway
 from tests.simulated.chats import Process, virtual_clocks
-from tests.simulated.managed_world import render_error
+from tests.simulated.scripted_turns import render_error
 
 pytestmark = pytest.mark.anyio
 

@@ -144,10 +144,7 @@ def _create_resources(endpoint: str) -> Emulator:
         TableName="spass",
         BillingMode="PAY_PER_REQUEST",
         KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
-        AttributeDefinitions=[
-            {"AttributeName": "pk", "AttributeType": "S"},
-            {"AttributeName": "sk", "AttributeType": "S"},
-        ],
+        AttributeDefinitions=[{"AttributeName": "pk", "AttributeType": "S"}, {"AttributeName": "sk", "AttributeType": "S"}],
     )
     dynamodb.update_time_to_live(TableName="spass", TimeToLiveSpecification={"Enabled": True, "AttributeName": "ttl"})
     queue, failed = _create_queues(session.client("sqs", endpoint_url=endpoint))

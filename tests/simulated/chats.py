@@ -281,9 +281,7 @@ def virtual_clocks(*, stop_poll: float | None = None) -> Iterator[None]:
     enumerations of calls have a fixed length.
     """
     clock = SimpleNamespace(
-        time=virtual_now,
-        monotonic=lambda: asyncio.get_running_loop().time(),
-        time_ns=lambda: int(virtual_now() * 1e9),
+        time=virtual_now, monotonic=lambda: asyncio.get_running_loop().time(), time_ns=lambda: int(virtual_now() * 1e9)
     )
     with pytest.MonkeyPatch.context() as patch:
         for module in (

@@ -205,7 +205,7 @@ class SimulatedDeployment(MemoryAws):
             except (Crash, Exception) as error:
                 raise StepFailed from error
 
-    async def send(
+    async def try_send(
         self, method: str, path: str, *, user: str = USER, content: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> httpx.Response | None:
         """Send a request. Return None if the process crashes."""
@@ -218,11 +218,22 @@ class SimulatedDeployment(MemoryAws):
                 except Crash:
                     return None
 
+    async def send(
+        self, method: str, path: str, *, user: str = USER, content: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> httpx.Response:
+        """Send a request to a process that does not crash."""
+        answer = await self.try_send(method, path, user=user, content=content, headers=headers)
+        assert answer is not None
+        return answer
+
+    async def try_compact(self, session: SessionId, headers: Mapping[str, str] | None = None) -> httpx.Response | None:
+        """Request a compaction. Return None if the process crashes."""
+        return await self.try_send("POST", compact_path(session), headers=headers)
+
     async def compact(
         self, session: SessionId, headers: Mapping[str, str] | None = None, *, content: bytes = b""
-    ) -> httpx.Response | None:
-        path = f"/a1/agents/{AGENT}/sessions/{session}/compact"
-        return await self.send("POST", path, content=content, headers=headers)
+    ) -> httpx.Response:
+        return await self.send("POST", compact_path(session), content=content, headers=headers)
 
     def stored(self) -> list[Item]:
         """Return all items, unordered."""
@@ -265,6 +276,10 @@ class SimulatedDeployment(MemoryAws):
         """Run the test's own calls without faults and without numbers."""
         with inject(Invocation(points=CallFaults(), role="test")):
             yield
+
+
+def compact_path(session: SessionId) -> str:
+    return f"/a1/agents/{AGENT}/sessions/{session}/compact"
 
 
 def _turn(number: int, seq: int, now: float) -> TurnRecord:

@@ -1,106 +1,46 @@
-"""Runs of several tenants that share one queue and its workers, over a table in memory and a loop with virtual time."""
+"""Runs of several tenants that share one queue and its workers. A tenant at its rate limit refuses half of its runs at first."""
 
-import asyncio
 import json
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from spass.agents.spec import AgentSpec
-from spass.agents.streams import Streams
 from spass.aws import keys
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
 from spass.aws.job_targets import JobTargets
-from spass.calls.scope import Scope
 from spass.core.errors import RateLimited, SpassError
-from spass.core.events import Event, InferenceFinished, InferenceStarted, Token, TurnFinished, TurnStarted
-from spass.core.ids import ManagedAgentId, RequestId, TenantId, UserId, new_id
+from spass.core.events import Event, InferenceStarted, Token, TurnStarted
+from spass.core.ids import ManagedAgentId, TenantId, new_id
 from spass.core.jobs import Delivery, RunAgent, Tick, WorkKind, body_of, job_of
-from spass.core.messages import FinishReason, Message, Role
+from spass.core.messages import Message
 from spass.core.time import Deadline, timestamp
-from spass.jobs.runs import runs_handler
 from spass.managed.records import ManagedAgent, Run, Schedule, decode_run
-from spass.managed.run_turns import RunTurns
-from spass.managed.runner import ManagedRuns
-from spass.managed.schedules import ScheduleWriter, schedule_hash
+from spass.managed.schedules import schedule_hash
 from spass.managed.sweep import ManagedSweep
-from spass.managed.ticks import Ticks
-from spass.managed.worker import RunWorker
-from spass.sessions.service import Sessions
 from spass.tenancy.config import GatewayConfig
-from spass.tenancy.identity import Caller, Identity, Tokens
-from spass.tenancy.settings import Cascade
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, FaultPlan, inject
-from tests.simulated.managed_world import (
-    MAX_RECEIVES,
-    OWNER,
-    RUNS_QUEUE,
-    VISIBILITY_SECONDS,
-    WORKER_SECONDS,
-    QueuedMessage,
-    keys_put,
-    render_error,
-)
-from tests.simulated.racing_chats import ScriptedEngine
-from tests.simulated.schedule import NO_FAULTS
-from tests.simulated.schedule import Schedule as Simulation
+from tests.simulated.fair_world import TENANTS, FairWorld
+from tests.simulated.managed_world import MAX_RECEIVES, OWNER, RUNS_QUEUE, keys_put
+from tests.simulated.scripted_turns import answer_with, managed_runs
+from tests.unit.scopes import scope_of
 
-HEAVY: Final = TenantId("heavy")
-LIGHT: Final = TenantId("light")
-TENANTS: Final = (HEAVY, LIGHT)
 LONGEST_RUN: Final = 3.0
 LIMITED_ODDS: Final = 0.5
-_IDLE_SECONDS: Final = 100.0
-_SPEC: Final = AgentSpec(name="orchestrator", model="talker")
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """A run that has begun to work, ``at`` this second."""
+class FairRuns(FairWorld):
+    """The gateway and the runs that its workers execute. ``put_backs`` counts the refusals of the rate limit."""
 
-    tenant: TenantId
-    at: float
+    kind = WorkKind.RUNS
+    max_receives = MAX_RECEIVES
+    longest = LONGEST_RUN
+    put_backs = 0
 
+    def open_aws(self) -> MemoryAws:
+        return MemoryAws(JobTargets(queue="jobs", runs_queue=RUNS_QUEUE, run_workers=self.workers), self.schedule.now)
 
-@dataclass
-class FairRuns:
-    """The gateway, whose tenants may have ``workers`` workers while they are alone.
-
-    ``begun`` are the runs whose agents have begun to work, ``most`` is how many of a tenant worked at a time. ``trespasses`` are
-    writes that must not happen. ``limited`` are the tenants at their rate limit, which refuses half of their runs at first, and
-    ``put_backs`` counts these refusals.
-    """
-
-    schedule: Simulation
-    workers: int
-    queue: list[QueuedMessage] = field(default_factory=list)
-    begun: list[Begun] = field(default_factory=list)
-    working: Counter[TenantId] = field(default_factory=Counter)
-    most: Counter[TenantId] = field(default_factory=Counter)
-    trespasses: list[str] = field(default_factory=list)
-    limited: set[TenantId] = field(default_factory=set)
-    put_backs: int = 0
-    is_over: bool = False
-    _arrival: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        clock, config = self.schedule.now, _config()
-        self.schedule.fault_rates = NO_FAULTS
-        self.aws = MemoryAws(JobTargets(queue="jobs", runs_queue=RUNS_QUEUE, run_workers=self.workers), clock)
-        self.aws.queues.on_message = self._receive
-        self.aws.table.watch = self._watch
-        sessions = Sessions(Cascade(config), lambda: (_ for _ in ()).throw(AssertionError), clock=clock)
-        turns = RunTurns(lambda _scope, _agent: _SPEC, Streams(ScriptedEngine(self._respond), sessions, config, clock), clock)
-        ticks = Ticks(lambda: ScheduleWriter(lambda: self.aws.schedules, clock), clock)
-        self.runs = ManagedRuns(turns)
-        self.handler = runs_handler(RunWorker(turns, ticks, Tokens(config)), render_error)
-
-    def store(self, tenant: TenantId) -> TenantStore:
-        return self.aws.for_tenant(tenant)
+    def serve(self) -> None:
+        self.runs, self.handler = managed_runs(self._respond, self.aws, _config(), self.schedule.now)
 
     async def create(self, tenant: TenantId, schedule: Schedule | None = None) -> ManagedAgent:
         at = timestamp(self.schedule.now())
@@ -120,48 +60,27 @@ class FairRuns:
     async def ask(self, tenant: TenantId, plan: FaultPlan) -> ManagedAgent:
         """Create an agent and ask for a run of it."""
         agent = await self.create(tenant)
-        caller = Caller(Identity(tenant, tenant, False, ("*",)), UserId(OWNER), RequestId(new_id("req")), None, 0, "")
+        scope = scope_of(self.store(tenant), OWNER, token=tenant, request=new_id("req"))
         with inject(plan), suppress(SpassError, Crash):
-            await self.runs.queue(Scope.for_request(caller, self.store(tenant)), agent.id, tenant)
+            await self.runs.queue(scope, agent.id, tenant)
         return agent
 
     async def tick(self, tenant: TenantId) -> None:
         """Create an agent whose schedule sends a tick, past every bound at sending."""
         schedule = Schedule("rate(1 minute)", input=tenant)
         agent = await self.create(tenant, schedule)
-        self._enqueue(body_of(Tick(tenant, agent.id, schedule_hash(schedule), timestamp(self.schedule.now()))), 0)
+        self.aws.queues.last_delay = 0
+        self.enqueue(body_of(Tick(tenant, agent.id, schedule_hash(schedule), timestamp(self.schedule.now()))))
 
-    async def work(self, process: Callable[[TenantId], FaultPlan]) -> None:
-        """Be one worker until all is over."""
-        while not self.is_over:
-            message = next((message for message in self.queue if message.visible_at <= self.schedule.now()), None)
-            if message is None:
-                await self._wait_for_message()
-                continue
-            message.receives += 1
-            if message.receives > MAX_RECEIVES:
-                self.queue.remove(message)
-                continue
-            message.visible_at = self.schedule.now() + VISIBILITY_SECONDS
-            await self._deliver(message, process)
+    def receive(self, queue: str, body: str) -> None:
+        if queue == RUNS_QUEUE:
+            self.enqueue(body)
 
-    async def _wait_for_message(self) -> None:
-        """Wait until a message is sent, or until a hidden one may be visible."""
-        visible = min((message.visible_at for message in self.queue), default=self.schedule.now() + _IDLE_SECONDS)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._arrival.wait(), max(0.01, visible - self.schedule.now()))
+    def tenant_of(self, body: str) -> TenantId:
+        return _job(body).tenant
 
-    async def _deliver(self, message: QueuedMessage, process: Callable[[TenantId], FaultPlan]) -> None:
-        job = job_of(json.loads(message.body))
-        assert isinstance(job, RunAgent | Tick)
-        plan, delivery = process(job.tenant), Delivery("message", message.receives)
-        with inject(plan):
-            try:
-                is_done = await self.handler(self.store(job.tenant), job, delivery, Deadline.after(WORKER_SECONDS))
-            except (SpassError, Crash):
-                return
-        if is_done and not plan.crashed:
-            self.queue.remove(message)
+    async def handle(self, tenant: TenantId, body: str, delivery: Delivery, deadline: Deadline) -> bool:
+        return await self.handler(self.store(tenant), _job(body), delivery, deadline)
 
     async def sweep(self) -> None:
         for tenant in TENANTS:
@@ -178,33 +97,6 @@ class FairRuns:
     def open_runs(self) -> list[Run]:
         return [run for tenant in TENANTS for run in self.stored_runs(tenant) if not run.status.is_final]
 
-    def left(self) -> list[Item]:
-        """Return what still has a place or waits."""
-        partition = keys.work_partition(WorkKind.RUNS)
-        lines = [keys.waiting_partition(tenant, WorkKind.RUNS) for tenant in TENANTS]
-        items = self.aws.table.items()
-        return [item for item in items if (item["pk"] == partition and item.get("count")) or item["pk"] in lines]
-
-    def begun_at(self, tenant: TenantId) -> float | None:
-        """Return when the first run of a tenant began."""
-        return next((run.at for run in self.begun if run.tenant == tenant), None)
-
-    def _receive(self, queue: str, body: str) -> None:
-        if queue == RUNS_QUEUE:
-            self._enqueue(body, self.aws.queues.last_delay)
-
-    def _enqueue(self, body: str, delay: float) -> None:
-        self.queue.append(QueuedMessage(body, self.schedule.now() + delay))
-        arrival, self._arrival = self._arrival, asyncio.Event()
-        arrival.set()
-
-    def _watch(self, _: Item | None, after: Item | None) -> None:
-        if after is None or after["pk"] != keys.work_partition(WorkKind.RUNS):
-            return
-        out: Any = after.get("out", frozenset())
-        if after.get("count", 0) != len(out) or len(out) > self.workers:
-            self.trespasses.append(f"places: {after!r}")
-
     async def _respond(
         self, question: str, load: Callable[[], Awaitable[Sequence[Message]]], _: object
     ) -> AsyncGenerator[Event, None]:
@@ -215,17 +107,17 @@ class FairRuns:
         if tenant in self.limited and self.schedule.rng.random() < LIMITED_ODDS:
             self.put_backs += 1
             raise RateLimited("The tenant's limit is reached.", retry_after=20)
-        self.begun.append(Begun(tenant, self.schedule.now()))
-        self.working[tenant] += 1
-        self.most[tenant] = max(self.most[tenant], self.working[tenant])
-        try:
-            yield InferenceStarted(1)
-            await asyncio.sleep(LONGEST_RUN * (0.5 + 0.5 * self.schedule.rng.random()))
+        yield InferenceStarted(1)
+        async with self.working_for(tenant):
             yield Token("Done.", 1)
-            yield InferenceFinished(Message(Role.ASSISTANT, "Done."), FinishReason.STOP)
-            yield TurnFinished(FinishReason.STOP)
-        finally:
-            self.working[tenant] -= 1
+            for event in answer_with("Done."):
+                yield event
+
+
+def _job(body: str) -> RunAgent | Tick:
+    job = job_of(json.loads(body))
+    assert isinstance(job, RunAgent | Tick)
+    return job
 
 
 def _config() -> GatewayConfig:

@@ -9,27 +9,10 @@ from typing import Final
 
 from spass.aws.attributes import Item
 from spass.calls.scope import Scope
-from spass.core.effects import ToolOutcome
-from spass.core.errors import (
-    ContextLengthExceeded,
-    SessionArchived,
-    SpassError,
-    StorageUnavailable,
-    SummaryFailed,
-    UpstreamError,
-)
-from spass.core.events import (
-    Event,
-    Failed,
-    InferenceFinished,
-    InferenceStarted,
-    ToolCallFinished,
-    ToolCallStarted,
-    TurnFinished,
-    TurnStarted,
-)
+from spass.core.errors import ContextLengthExceeded, SessionArchived, SpassError, StorageUnavailable, SummaryFailed, UpstreamError
+from spass.core.events import Event, Failed, InferenceStarted, TurnStarted
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId
-from spass.core.messages import FinishReason, Message, Role, ToolCall
+from spass.core.messages import Message
 from spass.core.outcome import AgentRun, TurnOutcome
 from spass.sessions.compaction.summary import Summarizer
 from spass.sessions.compaction.summary_record import Summary, read_summary
@@ -38,14 +21,15 @@ from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession, Session, decode_session
 from spass.sessions.turn_request import LoadHistory, ShortenHistory, TurnRequest, messages_path
 from spass.tenancy.config import GatewayConfig
-from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, inject
 from tests.simulated.aws import JOB_TARGETS
 from tests.simulated.invariants import Acknowledgement, Chain, ChainMember, ClientLog, Reading, head_violations, summary_of
 from tests.simulated.schedule import NO_FAULTS, Schedule
+from tests.simulated.scripted_turns import answer_with, call_calculator
 from tests.unit.idempotent_requests import idempotent_request
+from tests.unit.scopes import scope_of
 
 AGENT: Final = AgentName("librarian")
 USER: Final = UserId("ana")
@@ -116,9 +100,7 @@ class Gateway:
             self.trespasses.append(f"changed after it was finished: {before['id']!r} at {self.schedule.now()}")
 
     def scope(self) -> Scope:
-        identity = Identity(TENANT, "token", False, ("*",))
-        caller = Caller(identity, USER, RequestId("req_1"), None, 0, "/a1")
-        return Scope.for_request(caller, self.aws.for_tenant(TENANT))
+        return scope_of(self.aws.for_tenant(TENANT), USER)
 
     async def create(self, options: CreateSession) -> SessionId:
         return (await self.sessions.create(self.scope(), AGENT, options)).id
@@ -187,17 +169,14 @@ class Gateway:
             yield Failed(UpstreamError("No."))
             return
         if rng.random() < 0.3:
-            call = ToolCall("call_1", "calculator", '{"expression":"1+1"}')
-            yield InferenceFinished(Message(Role.ASSISTANT, "", (call,)), FinishReason.TOOL_CALLS)
-            yield ToolCallStarted(call)
-            result = Message(Role.TOOL, '{"value":2}', (), call.id)
-            yield ToolCallFinished(ToolOutcome(call, {}, {"value": 2}, result, duration_ms=3))
+            async for event in call_calculator():
+                yield event
             yield InferenceStarted(2)
         self.answers += 1
         text = f"answer {self.answers} to {question}"
         self.log.shown[text] = history
-        yield InferenceFinished(Message(Role.ASSISTANT, text), FinishReason.STOP)
-        yield TurnFinished(FinishReason.STOP)
+        for event in answer_with(text):
+            yield event
 
     async def _log_answer(self, question: str, outcome: TurnOutcome, began: float) -> None:
         """Log the turn of an answer, which must be stored when its client gets the answer."""
@@ -224,7 +203,7 @@ class Gateway:
 
     async def chains(self) -> list[Chain]:
         """Return all stored chains, each with its oldest member first. A session without a parent starts a chain."""
-        members = {session.id: await self._member(session) for session in self._heads()}
+        members = {session.id: await self._member(session) for session in self.heads()}
         chains: list[Chain] = []
         for first in [id_ for id_, member in members.items() if member.session.parent_session_id is None]:
             chain, next_member = list[ChainMember](), members.pop(first, None)
@@ -242,9 +221,9 @@ class Gateway:
 
     def live_holds(self) -> list[str]:
         """Return the sessions with a live hold."""
-        return [head.id for head in self._heads() if head.hold is not None and head.hold.live(self.schedule.now())]
+        return [head.id for head in self.heads() if head.hold is not None and head.hold.live(self.schedule.now())]
 
-    def _heads(self) -> list[Session]:
+    def heads(self) -> list[Session]:
         """Return the heads of all sessions, oldest first."""
         heads = (decode_session(item) for item in self.aws.table.items() if item["sk"] == "HEAD" and "#SES#" in str(item["pk"]))
         return sorted(heads, key=lambda head: head.id)

@@ -6,7 +6,7 @@ Each request and each delivery runs in a process of its own, which may crash. Ti
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
@@ -19,9 +19,9 @@ from spass.aws.idempotency import IdempotentRequest
 from spass.aws.writes import Put
 from spass.calls.scope import Scope
 from spass.core.errors import SpassError
-from spass.core.ids import ManagedAgentId, RequestId, RunId, TenantId, UserId, new_id
+from spass.core.ids import ManagedAgentId, RunId, TenantId, UserId, new_id
 from spass.core.jobs import Delivery, RunAgent, Tick, WorkKind, body_of, job_of
-from spass.core.messages import Json, Role
+from spass.core.messages import Role
 from spass.core.time import Clock, Deadline, timestamp
 from spass.jobs.dispatch import Handler
 from spass.journal.chunks import Chunk
@@ -37,9 +37,10 @@ from spass.managed.sweep import ManagedSweep
 from spass.memory.state import read_state
 from spass.sessions.record import TurnRecord, load_turns
 from spass.sessions.session import Session, decode_session
-from spass.tenancy.identity import Caller, Identity
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, FaultPlan, inject
+from tests.simulated.scripted_turns import render_error
+from tests.unit.scopes import scope_of
 
 TENANT: Final = TenantId("demo")
 OWNER: Final = UserId("ana")
@@ -110,9 +111,8 @@ class ManagedWorld:
         self.queue.append(QueuedMessage(body, self.now() + self.aws.queues.last_delay))
 
     def scope(self, *, user: UserId | None = OWNER, admin: bool = False) -> Scope:
-        identity = Identity(TENANT, TOKEN, admin, ("*",))
-        caller = Caller(identity, user, RequestId(new_id("req")), None, 0, "/v1/managed-agents/{id}/messages")
-        return Scope.for_request(caller, self.store)
+        route = "/v1/managed-agents/{id}/messages"
+        return scope_of(self.store, user, token=TOKEN, admin=admin, request=new_id("req"), route=route)
 
     async def create(self, **values: Any) -> ManagedAgent:
         """Put an agent."""
@@ -347,10 +347,6 @@ def _text_of_steps(turn: TurnRecord) -> str:
 def keys_put(store: TenantStore, agent: ManagedAgent) -> Put:
     """Return the write of a new agent."""
     return Put(keys.managed_agent(store.tenant, agent.id), encode_agent(agent))
-
-
-def render_error(error: SpassError) -> Mapping[str, Json]:
-    return {"code": error.code, "message": error.message}
 
 
 async def read_followed(stream: FollowedStream, reading: Reading) -> None:

@@ -1,6 +1,5 @@
 """Chats in a simulated world: streams that are posted, followed and stopped, and blocking turns. Each request has a process."""
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,30 +9,16 @@ from typing import Any, Final
 
 from spass.agents.chat_body import ChatBody
 from spass.agents.driver import ShortenHistory
-from spass.agents.engine import NOTHING_GIVEN, Engine, no_history
 from spass.agents.following import FollowedStream, follow_stream, stop_turn
-from spass.agents.kinds.base import AgentContext
 from spass.agents.live_stream import LiveStream
 from spass.agents.spec import AgentSpec
 from spass.agents.streams import StreamedMessage, Streams
 from spass.aws.attributes import Item
 from spass.calls.scope import Scope
-from spass.core.effects import ToolOutcome
-from spass.core.errors import SessionArchived, SpassError, UpstreamError
-from spass.core.events import (
-    Event,
-    Failed,
-    InferenceFinished,
-    InferenceStarted,
-    Token,
-    ToolCallFinished,
-    ToolCallStarted,
-    TurnFinished,
-    TurnStarted,
-)
+from spass.core.errors import SessionArchived, SpassError
+from spass.core.events import Event, InferenceStarted, TurnStarted
 from spass.core.ids import RequestId, SessionId, UserId, new_id
-from spass.core.memory import Memory
-from spass.core.messages import FinishReason, Json, Message, Role, ToolCall
+from spass.core.messages import Json, Message
 from spass.core.outcome import TurnOutcome
 from spass.journal.frames import EventId, Frame
 from spass.sessions.service import Sessions
@@ -41,10 +26,10 @@ from spass.sessions.turn_request import TurnRequest, messages_path
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.faults import Crash, inject
-from spass.tools.grants import Grants
 from tests.simulated.chat_log import Done, Ledger, StreamReading, as_words, turn_words
 from tests.simulated.gateway import AGENT, TENANT, USER, Gateway
 from tests.simulated.schedule import NO_FAULTS, Process
+from tests.simulated.scripted_turns import ScriptedEngine, answer_in_pieces, render_error
 from tests.stream_grammar import SentEvent
 from tests.unit.idempotent_requests import idempotent_request
 
@@ -111,30 +96,6 @@ def _config(window: int) -> GatewayConfig:
     return GatewayConfig.model_validate(content)
 
 
-class ScriptedEngine(Engine):
-    """Run ``respond`` as the agent."""
-
-    def __init__(self, respond: Callable[..., AsyncGenerator[Event, None]]) -> None:
-        self._respond = respond
-
-    def check(self, scope: Scope, spec: AgentSpec) -> None:
-        return None
-
-    def run(
-        self,
-        scope: Scope,
-        spec: AgentSpec,
-        message: str,
-        history: Callable[[], Awaitable[Sequence[Message]]] = no_history,
-        shorten_history: ShortenHistory | None = None,
-        *,
-        given: AgentContext = NOTHING_GIVEN,
-        nested_in: Grants | None = None,
-        memory: Memory | None = None,
-    ) -> AsyncGenerator[Event, None]:
-        return self._respond(message, history, shorten_history)
-
-
 @dataclass(slots=True)
 class ChatGateway(Gateway):
     """A gateway with chats. ``ledger`` has what was stored, ``readings`` and ``dones`` what clients saw. ``live`` are the streams
@@ -190,7 +151,7 @@ class ChatGateway(Gateway):
             return await self._post_blocking(post, session, scope)
         message = post.streamed(session)
         self.questions.setdefault(message.message_id, set()).add(post.question)
-        stream = await self.streams.open(scope, SPEC, message, _report)
+        stream = await self.streams.open(scope, SPEC, message, render_error)
         if isinstance(stream, TurnOutcome):
             return self._record(post, stream)
         if isinstance(stream, LiveStream):
@@ -326,34 +287,15 @@ class ChatGateway(Gateway):
         self, question: str, load: Callable[[], Awaitable[Sequence[Message]]], shorten_history: ShortenHistory | None
     ) -> AsyncGenerator[Event, None]:
         """Act as the agent: answer in pieces, and sometimes call a tool first, take long, or fail."""
-        schedule, rng = self.schedule, self.schedule.rng
         yield TurnStarted()
         await load()
         yield InferenceStarted(1)
-        if rng.random() < 0.02 and shorten_history is not None:
+        if self.schedule.rng.random() < 0.02 and shorten_history is not None:
             await shorten_history()
-        step = 1
-        if rng.random() < 0.3:
-            call = ToolCall("call_1", "calculator", '{"expression":"1+1"}')
-            yield InferenceFinished(Message(Role.ASSISTANT, "", (call,)), FinishReason.TOOL_CALLS)
-            yield ToolCallStarted(call)
-            await asyncio.sleep(schedule.random_delay(3.0))
-            result = Message(Role.TOOL, '{"value":2}', (), call.id)
-            yield ToolCallFinished(ToolOutcome(call, {"expression": "1+1"}, {"value": 2}, result, duration_ms=3))
-            step = 2
-            yield InferenceStarted(2)
-        self.answers += 1
-        pieces = [f"answer {self.answers}", " to ", question]
-        longest = 60.0 if rng.random() < 0.1 else 4.0
-        for piece in pieces:
-            await asyncio.sleep(schedule.random_delay(longest))
-            yield Token(piece, step)
-        if schedule.fault_rates is not NO_FAULTS and rng.random() < 0.03:
-            yield Failed(UpstreamError("No."))
-            return
-        yield InferenceFinished(Message(Role.ASSISTANT, "".join(pieces)), FinishReason.STOP)
-        yield TurnFinished(FinishReason.STOP)
 
+        def pieces() -> list[str]:
+            self.answers += 1
+            return [f"answer {self.answers}", " to ", question]
 
-def _report(error: SpassError) -> Mapping[str, Json]:
-    return {"code": error.code, "message": str(error)}
+        async for event in answer_in_pieces(self.schedule, pieces, fails=0.03):
+            yield event

@@ -21,16 +21,7 @@ from spass.core.time import now_s
 from spass.journal import follower, writer
 from spass.journal.follower import follow
 from spass.journal.frames import EventId, Frame
-from spass.journal.head import (
-    StopState,
-    StreamClaim,
-    StreamHead,
-    StreamState,
-    claim,
-    read_head,
-    request_stop,
-    stream_digest,
-)
+from spass.journal.head import StopState, StreamClaim, StreamHead, StreamState, claim, read_head, request_stop, stream_digest
 from spass.journal.writer import JournalWriter
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.simulated.memory import aws_for_faults

@@ -14,19 +14,19 @@ from functions.rag.replace import replace_documents
 from spass.aws.clients import TenantStore
 from spass.aws.idempotency import StoredAnswer
 from spass.calls.scope import Scope
-from spass.core.ids import IndexId, RequestId
+from spass.core.ids import IndexId
 from spass.core.messages import TokenUsage
 from spass.llm.types import EmbeddingReply, pack_rows
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import NewDocument, WriteRequest
 from spass.tenancy.config import GatewayConfig
-from spass.tenancy.identity import Caller, Identity
 from spass.testing.rag import build_rag
 from spass.tools.base import Rag
 from spass.web.exchange import Exchange
 from spass.web.services import Services, Settings
 from tests.unit.idempotent_requests import idempotent_request
+from tests.unit.scopes import scope_of
 
 DIMENSIONS = 4
 Verb = Literal["append", "replace"]
@@ -62,8 +62,7 @@ class RagHarness:
         return build_rag(ArithmeticCalls(), CONFIG, ObjectCache())
 
     def scope(self, *, admin: bool = False) -> Scope:
-        caller = Caller(Identity(self.store.tenant, "token", admin, ()), None, RequestId("req_1"), None, 0, "/a1/rag")
-        return Scope.for_request(caller, self.store)
+        return scope_of(self.store, None, admin=admin, models=(), route="/a1/rag")
 
     async def write(self, verb: Verb, index: IndexId, documents: Sequence[NewDocument], key: str) -> StoredAnswer:
         """Send a request with an Idempotency-Key to its route, on a new worker."""

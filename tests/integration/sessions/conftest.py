@@ -12,30 +12,22 @@ from spass.aws.clients import TenantStore
 from spass.aws.idempotency import IdempotentRequest
 from spass.aws.writes import Put, Update
 from spass.calls.scope import Scope
-from spass.core.effects import ToolOutcome
 from spass.core.errors import ContextLengthExceeded
-from spass.core.events import (
-    Event,
-    InferenceFinished,
-    InferenceStarted,
-    Token,
-    ToolCallFinished,
-    ToolCallStarted,
-    TurnFinished,
-    TurnStarted,
-)
+from spass.core.events import Event, InferenceStarted, Token, TurnStarted
 from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
-from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
+from spass.core.messages import Message, TokenUsage
 from spass.core.outcome import AgentRun
 from spass.core.time import timestamp
+from spass.sessions import commit
 from spass.sessions.compaction.compactor import Compactor
 from spass.sessions.deletion import delete_session
 from spass.sessions.record import StoredMessage, load_turns
 from spass.sessions.session import Session, decode_session
 from spass.sessions.turn import Turn
 from spass.sessions.turn_request import LoadHistory, ShortenHistory, TurnRequest, messages_path
-from spass.tenancy.identity import Caller, Identity
+from tests.simulated.scripted_turns import answer_with, call_calculator
 from tests.unit.idempotent_requests import idempotent_request
+from tests.unit.scopes import scope_of
 from tests.unit.sessions.scripted_summarizer import ScriptedSummarizer
 
 AGENT = AgentName("librarian")
@@ -87,12 +79,9 @@ class SessionHarness:
             history = await load()
             self.model_calls += 1
             self.histories.append(list(history))
-            call = ToolCall("call_1", "calculator", '{"expression":"1+1"}')
             yield InferenceStarted(1)
-            yield InferenceFinished(Message(Role.ASSISTANT, "", (call,)), FinishReason.TOOL_CALLS)
-            yield ToolCallStarted(call)
-            result = Message(Role.TOOL, '{"value":2}', (), call.id)
-            yield ToolCallFinished(ToolOutcome(call, {"expression": "1+1"}, {"value": 2}, result, duration_ms=3))
+            async for event in call_calculator():
+                yield event
             if pause is not None:
                 pause.reached.set()
                 await pause.go_on.wait()
@@ -103,8 +92,8 @@ class SessionHarness:
                     raise ContextLengthExceeded("The prompt is too long.")
             text = f"answer to {message}"
             yield Token(text, 2)
-            yield InferenceFinished(Message(Role.ASSISTANT, text), FinishReason.STOP)
-            yield TurnFinished(FinishReason.STOP, TokenUsage(30, 7))
+            for last in answer_with(text, TokenUsage(30, 7)):
+                yield last
 
         run = AgentRun(RequestId("req_1"), AGENT, "orchestrator", "talker")
         request = TurnRequest(session, USER, message, run, self.context_window, client_request)
@@ -115,8 +104,7 @@ class SessionHarness:
 
     @property
     def scope(self) -> Scope:
-        identity = Identity(self.store.tenant, "token", False, ("*",))
-        return Scope.for_request(Caller(identity, USER, RequestId("req_1"), None, 0, "/a1/agents/{name}/sessions"), self.store)
+        return scope_of(self.store, USER, route="/a1/agents/{name}/sessions")
 
     def _fits(self, history: Sequence[Message]) -> bool:
         return sum(len(message.content) for message in history) <= self.takes
@@ -155,6 +143,11 @@ def idempotent(key: str, body: str) -> IdempotentRequest:
 def redirect(request: IdempotentRequest, to: SessionId) -> IdempotentRequest:
     """Return ``request`` as the client sends it to another session."""
     return request.at(messages_path(AGENT, to))
+
+
+@pytest.fixture(autouse=True)
+def no_commit_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "_COMMIT_DELAY", 0.0)
 
 
 @pytest.fixture

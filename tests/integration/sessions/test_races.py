@@ -63,9 +63,7 @@ async def test_each_answered_turn_of_eight_concurrent_writers_is_stored_once(har
         assert len(history) % 4 == 0
 
 
-async def test_each_answered_turn_of_concurrent_writers_that_compact_is_stored_once(
-    harness: "SessionHarness",
-) -> None:
+async def test_each_answered_turn_of_concurrent_writers_that_compact_is_stored_once(harness: "SessionHarness") -> None:
     """Each writer starts at the first session every time and follows the redirects to the newest successor."""
     session = await harness.session(keep=4)
     harness.context_window, harness.summarizer.text = 80, "short"

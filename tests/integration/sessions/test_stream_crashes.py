@@ -7,7 +7,6 @@ import pytest
 
 from spass.aws.attributes import Item, item_of
 from spass.aws.clients import Aws
-from spass.sessions import commit
 from spass.testing.faults import Fault
 from tests.functions.chat_turns import ChatTurn
 from tests.functions.test_crashes import Attempt, check_end, count_calls, repeat
@@ -41,7 +40,6 @@ class EmulatedChats(Chats):
 @pytest.fixture
 async def chats(tmp_path: Path, emulated_aws: Aws, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Chats]:
     monkeypatch.setattr("spass.agents.live_stream._STOP_POLL_SECONDS", 15.0)
-    monkeypatch.setattr(commit, "_COMMIT_DELAY", 0.0)
     with virtual_clocks():
         yield EmulatedChats(tmp_path, emulated_aws)
 

@@ -1,33 +1,33 @@
-"""Inject each fault into each AWS call of a turn. After a retry the turn is recorded once."""
+"""Inject each fault into each AWS call of a turn, which compacts its session or not.
+
+After a retry no message is lost or duplicated, and no hold remains.
+"""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pytest
 
 from spass.aws.clients import Aws
-from spass.aws.invocation import AwsCall
 from spass.aws.leases import LEASE_SECONDS
-from spass.aws.objects import ObjectMissing
-from spass.aws.table import TransactionFailed
-from spass.core.errors import Conflict, SessionNotFound, SpassError, StorageUnavailable, storage_timeout
+from spass.core.errors import Conflict, SessionArchived, StorageUnavailable
 from spass.core.ids import SessionId
-from spass.core.messages import Role
-from spass.sessions import commit, record
-from spass.sessions.record import overflow_key
+from spass.sessions import record
 from spass.sessions.turn import TurnAnswer
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
-from tests.sampling import SOAK
+from tests.integration.sessions.chain_client import Client, chain, turn_texts, visible_history
+from tests.sampling import SOAK, sampled
 from tests.simulated.memory import aws_for_faults
 
 if TYPE_CHECKING:
     from tests.integration.sessions.conftest import SessionHarness
 
-T = TypeVar("T")
 pytestmark = pytest.mark.anyio
+
+FIRST = f"a {'x' * 100}"
 
 
 @pytest.fixture
@@ -35,218 +35,191 @@ def aws(request: pytest.FixtureRequest) -> Aws:
     return aws_for_faults(request)
 
 
-ROLES = [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
-
-
-async def aws_calls_of_a_turn(harness: "SessionHarness", key: str | None) -> list[str]:
-    """Return the AWS calls of a turn without faults."""
-    session = await harness.session()
-    with inject(FaultPlan()) as plan:
-        await harness.turn(session, "hello", key).answer()
-    return [f"{call.service}:{call.operation}" for call in plan.calls]
-
-
-async def retry(harness: "SessionHarness", session: SessionId, message: str, key: str) -> TurnAnswer:
-    """Send a request until it is answered, obeying ``Retry-After``, and return the answer."""
-    for _ in range(LEASE_SECONDS):
-        try:
-            return await harness.turn(session, message, key).answer()
-        except (Conflict, StorageUnavailable) as error:
-            harness.now += retry_seconds(error)
-    raise AssertionError(f"the request still fails after {LEASE_SECONDS} attempts")
-
-
-def retry_seconds(error: SpassError) -> float:
-    assert error.retry_after is not None, "the error must state a retry time"
-    return error.retry_after
-
-
 @pytest.fixture
 def small_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every turn's body overflow to the bucket."""
+    """Let every body overflow to the bucket."""
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
 
 
-@pytest.fixture(autouse=True)
-def no_commit_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "_COMMIT_DELAY", 0.0)
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """A turn, and whether it compacts its session: because the session fills the model's window of ``window`` tokens, or because
+    the provider rejects the prompt after a tool call, when it takes ``takes`` characters."""
+
+    name: str
+    window: int = 1_000_000
+    takes: int = 1_000_000
+
+    @property
+    def compacts(self) -> bool:
+        return self.name != "plain"
 
 
-@pytest.mark.parametrize("overflow", [False, True])
+PLAIN, BEFORE, WITHIN = Occasion("plain"), Occasion("before the turn", window=80), Occasion("within the turn", takes=200)
+CASES = list(itertools.product((PLAIN, BEFORE, WITHIN), (False, True)))
+if not SOAK:
+    CASES = [(PLAIN, False), (PLAIN, True), (BEFORE, False), (WITHIN, True)]
+KEPT = turn_texts(FIRST) + turn_texts("b")
+
+
+async def create_session(harness: "SessionHarness", occasion: Occasion) -> SessionId:
+    """Create a session of two turns. The third turn may compact the older one."""
+    harness.context_window = harness.takes = 1_000_000
+    harness.summarizer.text = "short"
+    session = await harness.session(keep=4)
+    for message in (FIRST, "b"):
+        await harness.turn(session, message).answer()
+    harness.context_window, harness.takes = occasion.window, occasion.takes
+    return session
+
+
+async def aws_calls(harness: "SessionHarness", occasion: Occasion, key: str | None = "count") -> list[str]:
+    """Return the AWS calls of a turn without faults."""
+    session = await create_session(harness, occasion)
+    with inject(FaultPlan()) as plan:
+        answer = await harness.turn(session, "hello", key).answer()
+    assert (answer.outcome.compaction is not None) is occasion.compacts
+    return [f"{call.service}:{call.operation}" for call in plan.calls]
+
+
+async def outcome_under(plan: FaultPlan, turn: Callable[[], Awaitable[TurnAnswer]]) -> TurnAnswer | None:
+    """Return the answer of a turn under faults, or None if it fails or its process dies."""
+    with inject(plan), suppress(Crash, Conflict, StorageUnavailable):
+        return await turn()
+    return None
+
+
+@pytest.mark.parametrize(("occasion", "overflow"), CASES)
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_a_turn_is_recorded_once_if_any_call_fails(
     harness: "SessionHarness",
     fault: Fault,
+    occasion: Occasion,
     overflow: bool,
     request: pytest.FixtureRequest,
     record_property: Callable[[str, object], None],
 ) -> None:
     if overflow:
         request.getfixturevalue("small_items")
-    points = await aws_calls_of_a_turn(harness, "count")
+    points = await aws_calls(harness, occasion)
     assert len(points) >= 4, points
-    for point, name in enumerate(points):
-        session = await harness.session()
-        await harness.turn(session, "first", f"first-{session}").answer()
-        key = f"{fault}-{overflow}-{point}"
-        with inject(FaultPlan(fault, at=point)) as plan:
-            try:
-                first: TurnAnswer | None = await harness.turn(session, "hello", key).answer()
-            except (Crash, Conflict, StorageUnavailable):
-                first = None
-        assert len(plan.calls) > point, "the turn made too few AWS calls, so no fault was injected"
-        answer = await retry(harness, session, "hello", key)
+    for point, name in sampled([*enumerate(points)], 4, f"{fault} {occasion} {overflow}"):
         where = f"{fault} at {point} ({name})"
-        history = await harness.history(session)
-        assert [message.message.role for message in history] == ROLES * 2, where
-        assert history[-1].id == answer.outcome.message_id, where
+        session = await create_session(harness, occasion)
+        client, plan = Client(harness, session, f"{session}"), FaultPlan(fault, at=point)
+        first = await outcome_under(plan, lambda: harness.turn(session, "hello", client.key).answer())  # noqa: B023
+        if plan.crashed:
+            harness.now += LEASE_SECONDS - 3  # avoids about thirty attempts of the client
+        assert len(plan.calls) > point, "the turn made too few AWS calls, so no fault was injected"
+        before = await visible_history(harness, await chain(harness, session))
+        assert before in (KEPT, KEPT + turn_texts("hello")), where
+        assert first is None or before[8:], where
+        answer = await client.answer()
         assert first is None or first.outcome == answer.outcome, where
-        assert (await harness.head(session)).hold is None, where
-        assert (await retry(harness, session, "hello", key)) == TurnAnswer(answer.outcome, replayed=True), where
+        members = await chain(harness, session)
+        assert len(members) == 1 + occasion.compacts, where
+        assert await visible_history(harness, members) == KEPT + turn_texts("hello"), where
+        assert (await harness.history(members[-1].id))[-1].id == answer.outcome.message_id, where
+        assert {member.hold for member in members} == {None}, where
+        assert await client.answer() == TurnAnswer(answer.outcome, replayed=True), where
     record_property("points_tried", len(points))
 
 
+@pytest.mark.parametrize("occasion", [PLAIN, BEFORE])
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_a_turn_is_recorded_once_if_calls_of_its_retry_fail(harness: "SessionHarness", fault: Fault) -> None:
-    """The first attempt and its retry each have a fault at the commit; in a soak, at every pair of calls."""
-    points = range(len(await aws_calls_of_a_turn(harness, "count")))
-    fault_points = list(points) if SOAK else [points[-1]]
-    for first, then, second in itertools.product(fault_points, Fault, fault_points):
-        session = await harness.session()
-        key = f"{session}-{first}-{then}-{second}"
+async def test_a_turn_is_recorded_once_if_its_retry_fails_too(
+    harness: "SessionHarness", fault: Fault, occasion: Occasion
+) -> None:
+    """The first attempt and its retry each have a fault at a commit; in a soak, at every pair of calls."""
+    points = range(len(await aws_calls(harness, occasion)))
+    fault_points = points if SOAK else points[-1 - occasion.compacts :]
+    pairs = [*itertools.product(fault_points, Fault, fault_points)]
+    for first, then, second in sampled(pairs, 6, f"{fault} {occasion}"):
+        where = f"{fault} at {first}, then {then} at {second}"
+        session = await create_session(harness, occasion)
+        client = Client(harness, session, f"{session}")
         answers = []
         for plan in (FaultPlan(fault, at=first), FaultPlan(then, at=second)):
-            with inject(plan), suppress(Crash, Conflict, StorageUnavailable):
-                answers.append((await harness.turn(session, "hello", key).answer()).outcome)
+            answers.append(await outcome_under(plan, client.follow))
             harness.now += LEASE_SECONDS
-        answers.append((await retry(harness, session, "hello", key)).outcome)
-        where = f"{fault} at {first}, then {then} at {second}"
-        assert [message.message.role for message in await harness.history(session)] == ROLES, where
-        assert all(answer == answers[0] for answer in answers), where
+        answers.append(await client.answer())
+        members = await chain(harness, session)
+        assert await visible_history(harness, members) == KEPT + turn_texts("hello"), where
+        assert (len(members), members[-1].hold) == (1 + occasion.compacts, None), where
+        assert len({str(answer.outcome) for answer in answers if answer is not None}) == 1, where
 
 
+@pytest.mark.parametrize("occasion", [PLAIN, BEFORE])
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_without_a_key_a_failed_turn_is_complete_or_absent(harness: "SessionHarness", fault: Fault) -> None:
-    points = await aws_calls_of_a_turn(harness, None)
+async def test_without_a_key_the_turn_is_complete_or_absent_and_no_hold_remains(
+    harness: "SessionHarness", fault: Fault, occasion: Occasion
+) -> None:
+    points = await aws_calls(harness, occasion, None)
     assert len(points) >= 3, points
-    for point, name in enumerate(points):
-        session = await harness.session()
-        with inject(FaultPlan(fault, at=point)):
-            try:
-                await harness.turn(session, "hello").answer()
-                answered = True
-            except (Crash, Conflict, StorageUnavailable):
-                answered = False
+    for point, name in sampled([*enumerate(points)], 4, f"{fault} {occasion}"):
         where = f"{fault} at {point} ({name})"
-        roles = [message.message.role for message in await harness.history(session)]
-        assert roles in ([], ROLES), where
-        assert not answered or roles == ROLES, where
+        session = await create_session(harness, occasion)
+        answer = await outcome_under(FaultPlan(fault, at=point), lambda: harness.turn(session, "hello").answer())  # noqa: B023
         harness.now += LEASE_SECONDS
-        await harness.turn(session, "next").answer()
-        assert len(await harness.history(session)) == len(roles) + len(ROLES), where
-        assert (await harness.head(session)).hold is None
+        members = await chain(harness, session)
+        history = await visible_history(harness, members)
+        assert history in (KEPT, KEPT + turn_texts("hello")), where
+        assert answer is None or history[8:], where
+        harness.context_window = 1_000_000
+        await harness.turn(members[-1].id, "next").answer()
+        members = await chain(harness, session)
+        assert await visible_history(harness, members) == [*history, *turn_texts("next")], where
+        assert members[-1].hold is None, where
 
 
-async def test_a_crash_before_the_commit_leaves_nothing_and_its_hold_expires(harness: "SessionHarness") -> None:
-    session = await harness.session()
-    commit = len(await aws_calls_of_a_turn(harness, None)) - 1
-    with inject(FaultPlan(Fault.CRASH_BEFORE, at=commit)), pytest.raises(Crash):
+async def test_a_crash_between_the_two_commits_leaves_a_consistent_chain(harness: "SessionHarness") -> None:
+    points = await aws_calls(harness, BEFORE, None)
+    session = await create_session(harness, BEFORE)
+    with inject(FaultPlan(Fault.CRASH_BEFORE, at=len(points) - 1)), pytest.raises(Crash):
         await harness.turn(session, "hello").answer()
-    assert await harness.history(session) == []
+    source, successor = await chain(harness, session)
+    assert source.hold is None
+    assert successor.hold is not None
+    assert await visible_history(harness, [source, successor]) == KEPT
     harness.now += LEASE_SECONDS - 1
     with pytest.raises(Conflict) as failure:
-        await harness.turn(session, "again").answer()
+        await harness.turn(successor.id, "hello").answer()
     assert (failure.value.code, failure.value.retry_after) == ("session_busy", 1)
     harness.now += 1
-    await harness.turn(session, "again").answer()
-    assert len(await harness.history(session)) == len(ROLES)
+    await harness.turn(successor.id, "hello").answer()
+    assert (await visible_history(harness, await chain(harness, session)))[8:] == turn_texts("hello")
 
 
-@dataclass(slots=True)
-class UncertainCommits(FaultPlan):
-    """Commits whose attempts get no reply.
+async def test_a_turn_that_loses_its_hold_during_the_summary_does_not_change_the_session(harness: "SessionHarness") -> None:
+    session = await create_session(harness, BEFORE)
 
-    If ``immediate``, an attempt takes effect at once; otherwise it takes effect after the next read. If ``unknown_tokens``, the
-    service does not recognise a repeated token, as after ten minutes. The attempt number ``replies_from`` and later ones get a
-    reply.
-    """
+    async def run_second_turn() -> None:
+        harness.summarizer.during = None
+        harness.now += LEASE_SECONDS
+        harness.context_window = 1_000_000
+        await harness.turn(session, "heir").answer()
 
-    immediate: bool = True
-    unknown_tokens: bool = False
-    attempts: list[Callable[[], object]] = field(default_factory=list)
-    replies_from: int = 1_000
-
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
-        if call.operation != "TransactWriteItems":
-            result = await FaultPlan.around(self, call, run)
-            if call.operation == "GetItem" and self.attempts and not self.immediate:
-                with suppress(TransactionFailed):
-                    self.attempts[-1]()
-            return result
-        self.attempts.append(run)
-        if self.unknown_tokens:
-            cast("dict[str, object]", call.parameters)["token"] = f"token-{id(self)}-{len(self.attempts)}"
-        if len(self.attempts) >= self.replies_from:
-            return await FaultPlan.around(self, call, run)
-        if self.immediate:
-            await FaultPlan.around(self, call, run)
-        raise storage_timeout()
+    harness.summarizer.during = run_second_turn
+    with pytest.raises(Conflict) as failure:
+        await harness.turn(session, "hello").answer()
+    assert failure.value.code == "session_busy"
+    (only,) = await chain(harness, session)
+    assert await visible_history(harness, [only]) == KEPT + turn_texts("heir")
 
 
-async def test_a_commit_without_a_reply_is_found_by_reading(harness: "SessionHarness") -> None:
-    session = await harness.session()
-    with inject(UncertainCommits()) as plan:
-        answer = await harness.turn(session, "hello", "key").answer()
-    assert isinstance(plan, UncertainCommits)
-    assert len(plan.attempts) > 1
-    assert (await harness.history(session))[-1].id == answer.outcome.message_id
-    assert await harness.turn(session, "hello", "key").answer() == TurnAnswer(answer.outcome, replayed=True)
+async def test_the_later_of_two_compacting_turns_is_redirected_to_the_successor(harness: "SessionHarness") -> None:
+    session = await create_session(harness, BEFORE)
 
+    async def run_second_turn() -> None:
+        harness.summarizer.during = None
+        harness.now += LEASE_SECONDS
+        await harness.turn(session, "heir").answer()
 
-async def test_a_commit_whose_retry_is_refused_is_found_by_reading(harness: "SessionHarness") -> None:
-    session = await harness.session()
-    with inject(UncertainCommits(unknown_tokens=True, replies_from=2)) as plan:
-        answer = await harness.turn(session, "hello").answer()
-    assert isinstance(plan, UncertainCommits)
-    assert len(plan.attempts) == 2
-    assert (await harness.history(session))[-1].id == answer.outcome.message_id
-
-
-async def test_an_abandoned_commit_cannot_take_effect_later(harness: "SessionHarness") -> None:
-    session = await harness.session()
-    with inject(UncertainCommits(immediate=False)) as plan, pytest.raises(StorageUnavailable):
-        await harness.turn(session, "hello", "key").answer()
-    assert isinstance(plan, UncertainCommits)
-    assert (await harness.head(session)).hold is None
-    for attempt in plan.attempts:
-        with pytest.raises(TransactionFailed):
-            attempt()
-    assert await harness.history(session) == []
-    assert not (await harness.turn(session, "hello", "key").answer()).replayed
-
-
-async def test_an_abandoned_large_commit_leaves_no_body(harness: "SessionHarness", small_items: None) -> None:
-    session = await harness.session()
-    with inject(UncertainCommits(immediate=False)), pytest.raises(StorageUnavailable):
-        await harness.turn(session, "hello", "key").answer()
-    assert await harness.store.objects.list_keys(f"sessions/{session}/") == []
-
-
-async def test_a_large_commit_with_an_unknown_outcome_keeps_its_body(harness: "SessionHarness", small_items: None) -> None:
-    session = await harness.session()
-    with inject(UncertainCommits()):
-        await harness.turn(session, "hello", "key").answer()
-    assert len(await harness.history(session)) == len(ROLES)
-
-
-async def test_a_large_turn_that_lost_its_session_leaves_no_body(harness: "SessionHarness", small_items: None) -> None:
-    session = await harness.session()
-    late_turn = harness.turn(session, "late", pause=(pause := harness.pause()))
-    await pause.reached.wait()
-    harness.now += LEASE_SECONDS
-    await harness.delete(session)
-    pause.go_on.set()
-    with pytest.raises(SessionNotFound):
-        await late_turn.answer()
-    with pytest.raises(ObjectMissing):
-        await harness.store.objects.get(overflow_key(session, late_turn.id))
+    harness.summarizer.during = run_second_turn
+    late_client = Client(harness, session, "late", "late")
+    with pytest.raises(SessionArchived):
+        await harness.turn(session, "late", late_client.key).answer()
+    answer = await late_client.answer()
+    assert not answer.replayed
+    members = await chain(harness, session)
+    assert (await visible_history(harness, members))[8:] == turn_texts("heir") + turn_texts("late")

@@ -19,11 +19,10 @@ from spass.aws.writes import Put
 from spass.calls.scope import CurrentSession, Scope
 from spass.core.effects import ToolOutcome
 from spass.core.errors import IndexNotFound
-from spass.core.ids import AgentName, ApprovalId, IndexId, RequestId, SessionId, TenantId, UserId, WorkspaceId
+from spass.core.ids import AgentName, ApprovalId, IndexId, SessionId, TenantId, UserId, WorkspaceId
 from spass.core.messages import Json, ToolCall
 from spass.core.time import Deadline, now_s
 from spass.rag.index.documents import NewDocument
-from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
 from spass.testing.aws import MemoryAws
 from spass.testing.rag import build_rag
@@ -37,19 +36,13 @@ from spass.workspaces.paths import WorkspacePath, parse_path
 from spass.workspaces.service import Workspaces
 from tests.simulated.memory import WITH_QUEUE
 from tests.unit.rag.conftest import ArithmeticCalls, config_with
+from tests.unit.scopes import scope_of
 
 SESSION: Final = SessionId("ses_" + "1" * 26)
 TURN: Final = "turn_1"
 NOTES: Final = IndexId("notes")
 DEFAULT: Final = WorkspaceId("default")
-GATED: Final = (
-    "rag_doc_append",
-    "rag_doc_delete",
-    "rag_doc_patch",
-    "rag_index_create",
-    "rag_index_delete",
-    "memory_write",
-)
+GATED: Final = ("rag_doc_append", "rag_doc_delete", "rag_doc_patch", "rag_index_create", "rag_index_delete", "memory_write")
 GRANTS: Final = Grants(workspace=DEFAULT, paths=PathPatterns(write=("src/",)), approval=(*GATED, "deletes"))
 
 
@@ -105,9 +98,7 @@ class Desk:
 
     def scope(self, user: str = "ana", *, admin: bool = True) -> Scope:
         """Return the scope of a new request."""
-        identity = Identity(TenantId("demo"), "token", admin, ("*",))
-        caller = Caller(identity, UserId(user), RequestId("req_1"), None, 0, "/a1/approvals/{approval_id}")
-        return Scope.for_request(caller, self.aws.for_tenant(identity.tenant))
+        return scope_of(self.aws.for_tenant(TenantId("demo")), user, admin=admin, route="/a1/approvals/{approval_id}")
 
     async def ask(self, tool: str, arguments: Mapping[str, Any], grants: Grants = GRANTS) -> ToolOutcome:
         """Let the agent's model make a call in its turn."""

@@ -1,39 +1,32 @@
-"""Eight clients race on one session: they post, follow and stop streams, send blocking messages, compact and delete, under
-hundreds of schedules in which calls fail and processes crash.
+"""Clients race on two names: they post, follow and stop streams, send blocking messages, compact and delete sessions.
 
-In the end the history of each session equals that of a model: the turns whose ends the clients saw, in the order of their
-numbers. ``SPASS_SEED=7 pytest …`` runs one schedule only.
+Calls fail and processes crash. In the end the history of each session equals that of a model: the turns whose ends the clients
+saw, in the order of their numbers. Each name belongs to the newest session of a chain, and nothing of a deleted session is left
+but the links of a chain.
 """
 
 import asyncio
-import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-import pytest
-
+from spass.aws import keys
 from spass.core.errors import SpassError
 from spass.core.ids import SessionId, UserId
 from spass.core.messages import Message, Role
 from spass.journal.frames import EventId
-from tests.sampling import SOAK
 from tests.simulated.chat_log import Done, LedgerTurn, Words, reading_violations
 from tests.simulated.compaction_executions import CompactionExecutions
-from tests.simulated.gateway import AGENT
+from tests.simulated.gateway import AGENT, TENANT, USER
 from tests.simulated.invariants import summary_of
 from tests.simulated.racing_chats import IMPORTED, ChatGateway, Kind, Post
 from tests.simulated.schedule import MANY_FAULTS, NO_FAULTS, FaultRates, Schedule, run_schedule
+from tests.simulated.seeds import Record, run_seeds, seeded
 
-SCHEDULES: Final = 5000 if SOAK else 150
-SEEDS_PER_TEST: Final = 30
-SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else []
-SEED_RANGES: Final = [SEEDS] if SEEDS else [range(start, start + SEEDS_PER_TEST) for start in range(0, SCHEDULES, SEEDS_PER_TEST)]
 CLIENTS: Final = 8
 ACTIONS: Final = 3
 SETTLE_SECONDS: Final = 400.0
-NAME: Final = "notes"
+NAMES: Final = ("notes", "plans")
 OTHER_USER: Final = UserId("eve")
 RACE_FAULTS: Final = FaultRates({fault: 2 * odds for fault, odds in MANY_FAULTS.odds.items()})
 MUST_HAPPEN: Final = (
@@ -97,9 +90,9 @@ class Race:
         sessions = self._sessions()
         wanted: str | None = rng.choice(sessions) if sessions else None
         if kind is Kind.CHAT:
-            wanted = rng.choices([NAME, wanted, None], [6, 3, 1])[0]
+            wanted = rng.choices([*NAMES, wanted, None], [5, 1, 3, 1])[0]
         elif wanted is None:
-            kind, wanted = Kind.CHAT, NAME
+            kind, wanted = Kind.CHAT, NAMES[0]
         key = f"key-{len(self.posts)}"
         if self.posts and rng.random() < 0.08:  # an id that is used for another body
             key = rng.choice(self.posts).key
@@ -247,42 +240,53 @@ def repeat_violations(race: Race) -> Iterator[str]:
                 yield f"recorded twice: {turns}"
 
 
+def store_violations(gateway: ChatGateway) -> Iterator[str]:
+    """Check the names, the user's list and what is left of deleted sessions against the heads."""
+    items = list(gateway.aws.table.items())
+    existing = {head.id: head for head in gateway.heads() if head.deleted_at is None}
+    names = sorted((str(item["sk"])[5:], str(item["session"])) for item in items if str(item["sk"]).startswith("NAME#"))
+    newest = [(head.name, head.id) for head in existing.values() if head.name is not None and head.archived_at is None]
+    if names != sorted(newest):
+        yield f"names of other sessions than the newest ones: {names} and {newest}"
+    partition = keys.user_sessions_partition(TENANT, USER, AGENT)
+    listed = {item["id"] for item in items if item["pk"] == partition and str(item["sk"]).startswith(keys.USER_SESSION_PREFIX)}
+    if listed != existing.keys():
+        yield f"listed: {listed}, and there are {existing.keys()}"
+    for session in gateway.ledger.deleted:
+        partition = keys.session_partition(TENANT, session)
+        left = [str(item["sk"]) for item in items if item["pk"] == partition and item["sk"] != "HEAD"]
+        left += [key for key in gateway.aws.bucket.keys if session in key]
+        if left:
+            yield f"left of the deleted session {session}: {left}"
+
+
 async def check(race: Race) -> None:
     ledger = race.gateway.ledger
     assert ledger.trespasses == []
     assert list(reading_violations(race.gateway.readings)) == []
     assert list(done_violations(race)) == []
     assert list(repeat_violations(race)) == []
+    assert list(store_violations(race.gateway)) == []
     model = build_model(race)
     for session in ledger.sessions.keys() - ledger.deleted:
         assert await race.gateway.words_of(session) == model[session], session
 
 
-@pytest.mark.parametrize("seeds", SEED_RANGES, ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
-def test_eight_clients_that_race_leave_the_history_of_a_model(
-    seeds: Sequence[int], record_property: Callable[[str, object], None]
-) -> None:
-    counts: Counter[str] = Counter()
-    for seed in seeds:
-        race = Race(seed)
-
-        async def story(race: Race = race) -> None:
-            await race.run()
-            await check(race)
-
-        try:
-            run_schedule(race.schedule, story)
-        except BaseException as error:
-            error.add_note(f"SPASS_SEED={seed}")
-            raise
-        counts.update(_what_happened(race))
-    record_property("schedules", len(seeds))
-    for name, count in counts.items():
-        record_property(name, count)
-    assert SEEDS or {name for name in MUST_HAPPEN if not counts[name]} == set()
+@seeded(50, in_soak=5000)
+def test_eight_clients_that_race_leave_the_history_of_a_model(seeds: Sequence[int], record_property: Record) -> None:
+    counts = run_seeds(seeds, run_race, record_property)
+    assert len(seeds) == 1 or {name for name in MUST_HAPPEN if not counts[name]} == set()
 
 
-def _what_happened(race: Race) -> dict[str, int]:
+def run_race(seed: int) -> dict[str, int]:
+    """Return how often happened what must happen."""
+    race = Race(seed)
+
+    async def story() -> None:
+        await race.run()
+        await check(race)
+
+    run_schedule(race.schedule, story)
     gateway, ledger = race.gateway, race.gateway.ledger
     done = gateway.dones.values()
     return {

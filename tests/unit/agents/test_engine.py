@@ -259,9 +259,7 @@ async def test_a_chat_returns_all_fields_of_a_reply(harness: EngineHarness, scop
         "model": "talker",
         "session_id": None,
         "message": {"id": None, "seq": None, "role": "assistant", "content": "42"},
-        "tool_calls": [
-            {"name": "calculator", "arguments": {"expression": "6*7"}, "result": {"expression": "6*7", "result": 42}},
-        ],
+        "tool_calls": [{"name": "calculator", "arguments": {"expression": "6*7"}, "result": {"expression": "6*7", "result": 42}}],
         "usage": {"prompt_tokens": 20, "completion_tokens": 10, "total_tokens": 30},
         "turns": 2,
         "finish_reason": "stop",

@@ -227,10 +227,7 @@ def test_every_call_of_a_run_ends_at_the_deadline_of_the_run(serve_script: Calla
 
 
 def test_claude_code_runs_as_the_guide_shows(
-    serve_script: Callable[..., list[Body]],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    serve_script: Callable[..., list[Body]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "machine").mkdir()
     machine = StandIns(tmp_path / "machine")

@@ -111,11 +111,7 @@ def test_a_name_and_a_model_are_enough(tmp_path: Path) -> None:
         ("kind: shout\ntone: hgh", 4, "tone: must be one of 'high' or 'low'; did you mean 'high'?"),
         ("kind: shout\nwords: [1]", 4, "words[0]: must be text"),
         ("kind: shout\nwords: a", 4, "words: must be a list"),
-        (
-            "kind: shout\nmax_turns: 3",
-            4,
-            "it is a key of the kind simple, orchestrator, native_react",
-        ),
+        ("kind: shout\nmax_turns: 3", 4, "it is a key of the kind simple, orchestrator, native_react"),
         ("kind: shout\ntone: low\nvolume: 11", 3, "a low voice is not loud"),
         ("kind: simple\nmax_turn: 2", 4, "unknown key 'max_turn'; did you mean 'max_turns'?"),
         ("kind: simple\nmax_turns: 0", 4, "max_turns: must be greater than or equal to 1"),
@@ -131,6 +127,21 @@ def test_a_name_and_a_model_are_enough(tmp_path: Path) -> None:
         ("system_prompt: [a]", 3, "must be text"),
         ("model: talker", 3, "second time"),
         ("description: *x", 3, "alias"),
+        ("tools: [calculator, read_file]", 3, "the tool 'read_file' needs a workspace; add a line such as 'workspace: default'"),
+        ("workspace: w\ntools:\n  - delegate", 5, "'delegate' needs the names of agents; add a line such as 'delegates:"),
+        ("sandbox: {imag: x}", 3, "unknown key 'imag'; did you mean 'image'?"),
+        ("sandbox: {image: --privileged}", 3, "image"),
+        ("sandbox: {timeout: 0}", 3, "timeout"),
+        ("sandbox: {timeout: .inf}", 3, "timeout"),
+        ("sandbox: {runtime: runc}", 3, "runtime"),
+        ("sandbox: {secrets: {KEY: x}}", 3, "unknown key 'secrets'"),
+        ("sandbox: {workspace: work}", 3, "must be an absolute path in the container"),
+        ("sandbox: {mounts: [/]}", 3, "'/' cannot be mounted"),
+        ("sandbox: {mounts: [data]}", 3, "'data' cannot be mounted: it must be absolute"),
+        ("sandbox: {mounts: ['/no such folder']}", 3, "No such file"),
+        ("sandbox: {mounts: /data}", 3, "mounts"),
+        ("sandbox: {mount_allowlist: /no/such/file.json}", 3, "'/no/such/file.json' cannot be read"),
+        ("sandbox: docker", 3, "sandbox"),
     ],
 )
 def test_an_error_names_file_line_and_reason(tmp_path: Path, addition: str, line: int, reason: str) -> None:
@@ -167,31 +178,28 @@ def test_tools_of_a_kind_without_tools_are_a_notice_with_the_line(tmp_path: Path
     assert agents.get("good").tools == ("calculator",)
 
 
-@pytest.mark.parametrize("name", ["simple", "orchestrator", "react", "shout"])
-def test_a_file_cannot_have_the_name_of_a_kind(tmp_path: Path, name: str) -> None:
-    message = load_error(tmp_path, **{name: f"model: talker\nname: {name}\n"})
-    assert f"{name}.yaml:2: name: '{name}' is the name of an agent kind" in message
-
-
-@pytest.mark.parametrize("model", ["embedder", "unknown"])
-def test_a_model_must_be_a_chat_model_of_the_catalogue(tmp_path: Path, model: str) -> None:
-    assert f"good.yaml:2: model: gateway.yaml has no chat model '{model}'" in load_error(
-        tmp_path, good=f"name: good\nmodel: {model}\n"
-    )
-
-
-def test_the_error_for_an_unknown_model_suggests_to_set_the_agents_folder(tmp_path: Path) -> None:
-    message = load_error(tmp_path, good=GOOD.replace("talker", "unknown"))
-    assert "Add it to gateway.yaml, or set SPASS_AGENTS to a folder of agents that use its models" in message
-
-
-def test_the_name_must_equal_the_name_of_the_file(tmp_path: Path) -> None:
-    assert "other.yaml:1: name: must be the file's name, 'other'" in load_error(tmp_path, other=GOOD)
-
-
-@pytest.mark.parametrize("text", ["", "- a", "just words", "name: good", "name: [", "name: g/d\nmodel: talker"])
-def test_a_file_that_is_not_an_agent_is_refused(tmp_path: Path, text: str) -> None:
-    assert "good.yaml" in load_error(tmp_path, good=text)
+@pytest.mark.parametrize(
+    ("stem", "text", "problem"),
+    [
+        *[
+            (name, f"model: talker\nname: {name}\n", f"{name}.yaml:2: name: '{name}' is the name of an agent kind")
+            for name in ("simple", "orchestrator", "react", "shout")
+        ],
+        *[
+            ("good", f"name: good\nmodel: {model}\n", f"good.yaml:2: model: gateway.yaml has no chat model '{model}'")
+            for model in ("embedder", "unknown")
+        ],
+        (
+            "good",
+            "name: good\nmodel: unknown\n",
+            "Add it to gateway.yaml, or set SPASS_AGENTS to a folder of agents that use its models",
+        ),
+        ("other", GOOD, "other.yaml:1: name: must be the file's name, 'other'"),
+        *[("good", text, "good.yaml") for text in ("", "- a", "just words", "name: good", "name: [", "name: g/d\nmodel: talker")],
+    ],
+)
+def test_a_file_that_is_not_an_agent_is_refused(tmp_path: Path, stem: str, text: str, problem: str) -> None:
+    assert problem in load_error(tmp_path, **{stem: text})
 
 
 def test_one_error_reports_all_invalid_files(tmp_path: Path) -> None:
@@ -244,23 +252,6 @@ def test_an_unknown_agent_is_not_found(tmp_path: Path, name: str) -> None:
 
 
 DIRECTOR = GOOD + "workspace: team\n"
-
-
-@pytest.mark.parametrize(
-    ("addition", "line", "reason"),
-    [
-        ("tools: [calculator, read_file]", 3, "the tool 'read_file' needs a workspace; add a line such as 'workspace: default'"),
-        (
-            "workspace: w\ntools:\n  - delegate",
-            5,
-            "the tool 'delegate' needs the names of agents; add a line such as 'delegates:",
-        ),
-    ],
-)
-def test_a_tool_names_the_key_that_it_needs(tmp_path: Path, addition: str, line: int, reason: str) -> None:
-    error = load_error(tmp_path, good=GOOD + addition)
-    assert f"good.yaml:{line}" in error
-    assert reason in error
 
 
 def test_the_keys_of_a_workspace_are_read_and_shown(tmp_path: Path) -> None:
@@ -352,30 +343,6 @@ def test_the_defaults_of_a_container_are_those_of_the_runner(tmp_path: Path) -> 
     assert spec.sandbox is not None
     assert contain(spec.build(), spec.sandbox).runner == ContainerRunner()
     assert load(tmp_path, good=GOOD).get("good").sandbox is None
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ("{imag: x}", "unknown key 'imag'; did you mean 'image'?"),
-        ("{image: --privileged}", "image"),
-        ("{timeout: 0}", "timeout"),
-        ("{timeout: .inf}", "timeout"),
-        ("{runtime: runc}", "runtime"),
-        ("{secrets: {KEY: x}}", "unknown key 'secrets'"),
-        ("{workspace: work}", "must be an absolute path in the container"),
-        ("{mounts: [/]}", "'/' cannot be mounted"),
-        ("{mounts: [data]}", "'data' cannot be mounted: it must be absolute"),
-        ("{mounts: ['/no such folder']}", "No such file"),
-        ("{mounts: /data}", "mounts"),
-        ("{mount_allowlist: /no/such/file.json}", "'/no/such/file.json' cannot be read"),
-        ("docker", "sandbox"),
-    ],
-)
-def test_bad_settings_of_a_container_stop_the_start(tmp_path: Path, settings: str, reason: str) -> None:
-    problem = load_error(tmp_path, good=f"{GOOD}sandbox: {settings}")
-    assert ".yaml:3: " in problem
-    assert reason in problem
 
 
 def test_a_deployed_gateway_refuses_an_agent_in_a_container(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from spass.sandbox.limits import Limits
 from spass.sandbox.process import ProcessLauncher
 from tests.contained_kinds import AGENTS, CONTEXT, IMAGE, TURNS, TYPICAL, driver_of, events_of
 from tests.recording_runtime import RecordingRuntime
-from tests.sampling import SOAK
+from tests.sampling import SOAK, sampled
 from tests.unit.agents.driver_harness import ScriptedReply, ScriptedWorld
 from tests.unit.agents.engine_harness import make_engine_harness
 from tests.unit.tools.fakes import scope_for
@@ -61,7 +61,7 @@ def process_sandbox() -> LaunchedSandbox:
 ALL: Final = tuple(product(AGENTS, TURNS))
 
 
-@pytest.mark.parametrize(("kind", "turn"), ALL if SOAK else TYPICAL)
+@pytest.mark.parametrize(("kind", "turn"), ALL if SOAK else sampled(TYPICAL, 3))
 async def test_a_kind_gives_the_same_events_in_a_container(runtime: RecordingRuntime, kind: str, turn: str) -> None:
     agent = AGENTS[kind]()
     in_process = await events_of(agent, turn, sandbox=process_sandbox())
@@ -183,7 +183,7 @@ HOSTILE: Final = {
 }
 
 
-@pytest.mark.parametrize("code", HOSTILE)
+@pytest.mark.parametrize("code", sampled([*HOSTILE], 3))
 async def test_a_hostile_image_is_one_clear_error(runtime: RecordingRuntime, code: str) -> None:
     runtime.contain(PRELUDE + code)
     agent = SandboxedAgent(agent=SimpleAgent(), runner=ContainerRunner(timeout=2))
@@ -303,7 +303,7 @@ BAD_CODE: Final = {
 }
 
 
-@pytest.mark.parametrize("code", BAD_CODE)
+@pytest.mark.parametrize("code", sampled([*BAD_CODE], 3))
 async def test_bad_code_is_an_error_and_the_next_cell_works(
     runtime: RecordingRuntime, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,15 +10,7 @@ import pytest
 from spass.agents.engine import Engine
 from spass.agents.spec import AgentSpec
 from spass.calls.pipeline import Calls
-from spass.core.events import (
-    Event,
-    Failed,
-    InferenceFinished,
-    Token,
-    ToolCallFinished,
-    ToolCallStarted,
-    TurnFinished,
-)
+from spass.core.events import Event, Failed, InferenceFinished, Token, ToolCallFinished, ToolCallStarted, TurnFinished
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
 from spass.llm.router import Router
 from spass.tenancy.config import GatewayConfig

@@ -9,17 +9,17 @@ from typing import Any
 from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.errors import InvalidRequest, SpassError, StorageUnavailable
-from spass.core.ids import ManagedAgentId, RequestId, TenantId, UserId
+from spass.core.ids import ManagedAgentId, TenantId
 from spass.managed.agents import ManagedAgents
 from spass.managed.answers import ManagedAgentView
 from spass.managed.body import CreateManagedAgent, PatchManagedAgent
 from spass.managed.lookup import find_agent
 from spass.managed.records import ManagedAgent, Schedule
-from spass.tenancy.identity import Caller, Identity
 from spass.testing.aws import MemoryAws
 from spass.testing.gateway import ScriptedServices
 from spass.testing.model import ScriptedModel
 from spass.web.services import Settings
+from tests.unit.scopes import scope_of
 
 CONFIG = """
 llm:
@@ -92,9 +92,8 @@ class OwnedAgents:
         self, user: str | None = "ana", *, tenant: str = "demo", token: str = "token-1", models: tuple[str, ...] = ("*",)
     ) -> Scope:
         self.now += 1
-        identity = Identity(TenantId(tenant), token, False, models)
-        caller = Caller(identity, UserId(user) if user else None, RequestId("req_1"), None, 0, "/v1/managed-agents")
-        return Scope.for_request(caller, self.aws.for_tenant(identity.tenant))
+        store = self.aws.for_tenant(TenantId(tenant))
+        return scope_of(store, user, token=token, models=models, route="/v1/managed-agents")
 
     async def create(self, scope: Scope | None = None, **values: Any) -> ManagedAgent:
         body = CreateManagedAgent.model_validate({"name": "helper", "agent": "simple", **values})

@@ -200,12 +200,7 @@ async def test_a_patch_takes_effect_once_although_a_call_failed(owned: OwnedAgen
 async def test_another_owners_agent_is_not_found(owned: OwnedAgents) -> None:
     agent = await owned.create(owned.scope("ana"))
     of_token = await owned.create(owned.scope(None, token="token-1"))
-    strangers = [
-        owned.scope("bob"),
-        owned.scope("ana", tenant="demo-2"),
-        owned.scope(None),
-        owned.scope(None, token="token-2"),
-    ]
+    strangers = [owned.scope("bob"), owned.scope("ana", tenant="demo-2"), owned.scope(None), owned.scope(None, token="token-2")]
     for stranger in strangers:
         with pytest.raises(AgentNotFound):
             await owned.agents.get(stranger, agent.id)

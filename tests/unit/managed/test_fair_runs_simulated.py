@@ -5,26 +5,20 @@ back and come again.
 
 The many get all workers but one while they are alone. The single run begins at once, and before a second round of the others
 whatever fails in their processes. In the end all runs are over, and no place is taken.
-``SPASS_SEED=7 pytest …`` runs one schedule only.
 """
 
 import asyncio
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
-
-import pytest
 
 from spass.core.ids import TenantId
 from spass.managed.records import RunStatus
 from spass.testing.faults import FaultPlan
-from tests.simulated.fair_runs import HEAVY, LIGHT, LONGEST_RUN, FairRuns
+from tests.simulated.fair_runs import LONGEST_RUN, FairRuns
+from tests.simulated.fair_world import HEAVY, LIGHT
 from tests.simulated.schedule import MANY_FAULTS, Schedule, run_schedule
+from tests.simulated.seeds import Record, run_seeds, seeded
 
-SCHEDULES: Final = 3000 if os.environ.get("SPASS_SOAK") else 300
-SEEDS_PER_TEST: Final = 100
-SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else []
-SEED_RANGES: Final = [SEEDS] if SEEDS else [range(start, start + SEEDS_PER_TEST) for start in range(0, SCHEDULES, SEEDS_PER_TEST)]
 WORKERS: Final = 3
 RUNS: Final = 9
 TICKS: Final = 3
@@ -83,25 +77,17 @@ async def finish(world: FairRuns, workers: Sequence[asyncio.Task[None]]) -> None
     assert world.open_runs() == []
 
 
-@pytest.mark.parametrize("seeds", SEED_RANGES, ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
-def test_one_tenants_runs_do_not_stop_those_of_another(
-    seeds: Sequence[int], record_property: Callable[[str, object], None]
-) -> None:
-    faults = runs = put_backs = 0
-    for seed in seeds:
-        schedule = Schedule(seed)
-        try:
-            world = run_schedule(schedule, lambda schedule=schedule: race(schedule))  # type: ignore[misc]
-        except BaseException as error:
-            error.add_note(f"SPASS_SEED={seed}")
-            raise
-        faults += sum(schedule.fault_counts.values())
-        runs += len(world.begun)
-        put_backs += world.put_backs
-    assert len(seeds) < SEEDS_PER_TEST or (faults > len(seeds) / 2 and put_backs > len(seeds))
-    record_property("schedules", len(seeds))
-    record_property("runs", runs)
-    record_property("put_backs", put_backs)
+def run_race(seed: int) -> dict[str, int]:
+    schedule = Schedule(seed)
+    world = run_schedule(schedule, lambda: race(schedule))
+    faults = sum(schedule.fault_counts.values())
+    return {"faults": faults, "runs": len(world.begun), "put_backs": world.put_backs}
+
+
+@seeded(100, in_soak=3000)
+def test_one_tenants_runs_do_not_stop_those_of_another(seeds: Sequence[int], record_property: Record) -> None:
+    counts = run_seeds(seeds, run_race, record_property)
+    assert len(seeds) == 1 or (counts["faults"] > len(seeds) / 2 and counts["put_backs"] > len(seeds))
 
 
 def test_a_run_of_another_tenant_begins_at_once_beside_a_thousand() -> None:

@@ -51,57 +51,23 @@ DOCUMENTED = [
     "cron(0 0 ? * 3#2 *)",
     "cron(5,35 14 * * ? *)",
 ]
-MINUTES = [
-    "0",
-    "00",
-    "5",
-    "05",
-    "59",
-    "*",
-    "0,30",
-    "0,15,30,45",
-    "10-20",
-    "0-59",
-    "*/5",
-    "0/5",
-    "30/10",
-    "10-40/10",
-    "0,10-20,40/5",
-]
-HOURS = ["0", "9", "09", "23", "*", "8-17", "0,12", "*/2", "0/6", "8-18/2", "9,13-17", "23/1"]
-DAYS = ["1", "15", "31", "*", "1,15", "1-7", "1/2", "*/3", "L", "LW", "1W", "15W", "31W", "28-31", "1,10-20/5"]
-MONTHS = ["1", "12", "01", "*", "JAN", "DEC", "JAN,JUL", "1,4,7,10", "4-9", "APR-SEP", "1/3", "*/2", "JAN-3", "NOV,12"]
-WEEKDAYS = [
-    "1",
-    "7",
-    "SUN",
-    "SAT",
-    "*",
-    "MON-FRI",
-    "2-6",
-    "MON,WED,FRI",
-    "1,7",
-    "SUN,3-5",
-    "L",
-    "1L",
-    "6L",
-    "FRIL",
-    "2#1",
-    "3#5",
-    "MON#3",
-]
-YEARS = ["2026", "2199", "*", "2026,2028", "2026-2030", "2020-2026", "2026/2", "1970-2199", "*/4", "2000/50"]
+MINUTES = "0 00 5 05 59 * 0,30 0,15,30,45 10-20 0-59 */5 0/5 30/10 10-40/10 0,10-20,40/5"
+HOURS = "0 9 09 23 * 8-17 0,12 */2 0/6 8-18/2 9,13-17 23/1"
+DAYS = "1 15 31 * 1,15 1-7 1/2 */3 L LW 1W 15W 31W 28-31 1,10-20/5"
+MONTHS = "1 12 01 * JAN DEC JAN,JUL 1,4,7,10 4-9 APR-SEP 1/3 */2 JAN-3 NOV,12"
+WEEKDAYS = "1 7 SUN SAT * MON-FRI 2-6 MON,WED,FRI 1,7 SUN,3-5 L 1L 6L FRIL 2#1 3#5 MON#3"
+YEARS = "2026 2199 * 2026,2028 2026-2030 2020-2026 2026/2 1970-2199 */4 2000/50"
 
 VALID = [
     *RATES,
     *TIMES,
     *DOCUMENTED,
-    *(cron(minutes=one) for one in MINUTES),
-    *(cron(hours=one) for one in HOURS),
-    *(cron(day=one) for one in DAYS),
-    *(cron(month=one) for one in MONTHS),
-    *(cron(day="?", weekday=one) for one in WEEKDAYS),
-    *(cron(year=one) for one in YEARS),
+    *(cron(minutes=one) for one in MINUTES.split()),
+    *(cron(hours=one) for one in HOURS.split()),
+    *(cron(day=one) for one in DAYS.split()),
+    *(cron(month=one) for one in MONTHS.split()),
+    *(cron(day="?", weekday=one) for one in WEEKDAYS.split()),
+    *(cron(year=one) for one in YEARS.split()),
     "cron(0  9  *  *  ?  *)",
     cron(day="29", month="FEB"),
     cron(day="30", month="2,4"),
@@ -204,123 +170,17 @@ BOTH_DAYS = [
     cron(day="1", weekday="*"),
     cron(day="L", weekday="6L"),
 ]
-WRONG_MINUTES = ["60", "-1", "?", "L", "W", "1W", "#", "a", "JAN", "1,", ",1", ",", "1,,2", "5-", "-5", "20-10", "1-2-3"]
-WRONG_MINUTES += [
-    "/",
-    "/5",
-    "5/",
-    "*/0",
-    "0/0",
-    "*/60",
-    "0/-5",
-    "1/2/3",
-    "*,5",
-    "5,*",
-    "**",
-    "*-5",
-    "0.5",
-    "1e1",
-    "٥",
-    "0;30",
-    "10..20",
-]
-WRONG_HOURS = ["24", "-1", "?", "L", "22-2", "8-24", "*/0", "*/24", "0/24", "9am", "9:00", "MON", "1,25", "9-"]
-WRONG_DAYS = [
-    "0",
-    "32",
-    "-1",
-    "0W",
-    "32W",
-    "W",
-    "WL",
-    "W1",
-    "1WL",
-    "L-3",
-    "L1",
-    "1L",
-    "1,L",
-    "L,1",
-    "1W,15W",
-    "1-5W",
-    "1#2",
-    "MON",
-    "20-10",
-    "*/0",
-]
-WRONG_DAYS += ["*/32", "1,?", "?,1", "??", "LWL"]
-WRONG_MONTHS = [
-    "0",
-    "13",
-    "?",
-    "L",
-    "Jan",
-    "jan",
-    "JANUARY",
-    "FOO",
-    "MON",
-    "DEC-JAN",
-    "12-1",
-    "NOV-FEB",
-    "*/0",
-    "*/13",
-    "JAN/0",
-    "1,13",
-    "1W",
-]
-WRONG_WEEKDAYS = [
-    "0",
-    "8",
-    "Mon",
-    "mon",
-    "MONDAY",
-    "JAN",
-    "FRI-MON",
-    "7-1",
-    "SAT-SUN",
-    "*/2",
-    "2/2",
-    "MON/2",
-    "2-6/2",
-    "1W",
-    "LW",
-    "0L",
-    "8L",
-    "LL",
-]
-WRONG_WEEKDAYS += [
-    "2#0",
-    "2#6",
-    "8#1",
-    "0#1",
-    "#1",
-    "2#",
-    "2#L",
-    "2#1,3#1",
-    "2#1#1",
-    "6L,2",
-    "2,?",
-    "?#1",
-    "L#1",
-    "*#1",
-    "MON-FRI#1",
-]
-WRONG_YEARS = [
-    "0",
-    "26",
-    "1969",
-    "2200",
-    "?",
-    "L",
-    "2025",
-    "1970-2025",
-    "2020,2024",
-    "2030-2026",
-    "*/0",
-    "2026/",
-    "2026-",
-    "20260",
-    "2026W",
-]
+WRONG_MINUTES = """
+    60 -1 ? L W 1W # a JAN 1, ,1 , 1,,2 5- -5 20-10 1-2-3 / /5 5/ */0 0/0 */60 0/-5 1/2/3 *,5 5,* ** *-5 0.5 1e1 ٥ 0;30 10..20
+"""
+WRONG_HOURS = "24 -1 ? L 22-2 8-24 */0 */24 0/24 9am 9:00 MON 1,25 9-"
+WRONG_DAYS = "0 32 -1 0W 32W W WL W1 1WL L-3 L1 1L 1,L L,1 1W,15W 1-5W 1#2 MON 20-10 */0 */32 1,? ?,1 ?? LWL"
+WRONG_MONTHS = "0 13 ? L Jan jan JANUARY FOO MON DEC-JAN 12-1 NOV-FEB */0 */13 JAN/0 1,13 1W"
+WRONG_WEEKDAYS = """
+    0 8 Mon mon MONDAY JAN FRI-MON 7-1 SAT-SUN */2 2/2 MON/2 2-6/2 1W LW 0L 8L LL 2#0 2#6 8#1 0#1 #1 2# 2#L 2#1,3#1 2#1#1 6L,2
+    2,? ?#1 L#1 *#1 MON-FRI#1
+"""
+WRONG_YEARS = "0 26 1969 2200 ? L 2025 1970-2025 2020,2024 2030-2026 */0 2026/ 2026- 20260 2026W"
 NEVER = [cron(day="30", month="FEB"), cron(day="31", month="2,4"), cron(day="31", month="SEP"), cron(day="31W", month="JUN")]
 
 INVALID = [
@@ -329,12 +189,12 @@ INVALID = [
     *WRONG_TIMES,
     *WRONG_COUNTS,
     *BOTH_DAYS,
-    *(cron(minutes=one) for one in WRONG_MINUTES),
-    *(cron(hours=one) for one in WRONG_HOURS),
-    *(cron(day=one) for one in WRONG_DAYS),
-    *(cron(month=one) for one in WRONG_MONTHS),
-    *(cron(day="?", weekday=one) for one in WRONG_WEEKDAYS),
-    *(cron(year=one) for one in WRONG_YEARS),
+    *(cron(minutes=one) for one in WRONG_MINUTES.split()),
+    *(cron(hours=one) for one in WRONG_HOURS.split()),
+    *(cron(day=one) for one in WRONG_DAYS.split()),
+    *(cron(month=one) for one in WRONG_MONTHS.split()),
+    *(cron(day="?", weekday=one) for one in WRONG_WEEKDAYS.split()),
+    *(cron(year=one) for one in WRONG_YEARS.split()),
     *NEVER,
 ]
 

@@ -63,6 +63,12 @@ class Scheduled:
         )
         return id_
 
+    async def entered(self, schedule: Schedule | None) -> ManagedAgentId:
+        """Create an agent and its entry."""
+        agent = await self.create(schedule)
+        await self.writer.apply(self.store(), agent)
+        return agent
+
     async def change(self, agent_id: ManagedAgentId, schedule: Schedule | None, tenant: TenantId = DEMO) -> None:
         """Write another schedule to the table."""
         agent = await find_agent(self.store(tenant), agent_id)
@@ -105,8 +111,7 @@ def expected(*agents: tuple[ManagedAgentId, Schedule]) -> dict[str, str]:
 
 
 async def test_an_entry_sends_the_tick_of_its_agent(scheduled: Scheduled) -> None:
-    agent = await scheduled.create(DAILY)
-    await scheduled.writer.apply(scheduled.store(), agent)
+    agent = await scheduled.entered(DAILY)
     entry = await scheduled.aws.schedules.get(entry_name(DEMO, agent))
     assert entry is not None
     assert (entry.expression, entry.timezone, entry.once) == ("cron(0 9 * * ? *)", "Europe/Berlin", False)
@@ -137,8 +142,7 @@ def test_the_name_of_an_entry_differs_between_tenants_and_fits() -> None:
 async def test_without_an_enabled_schedule_neither_an_entry_nor_open_work_remains(
     scheduled: Scheduled, schedule: Schedule | None
 ) -> None:
-    agent = await scheduled.create(HOURLY)
-    await scheduled.writer.apply(scheduled.store(), agent)
+    agent = await scheduled.entered(HOURLY)
     assert scheduled.open_work() == {agent}, "the sweep finds a missing entry by it"
     await scheduled.change(agent, schedule)
     await scheduled.writer.apply(scheduled.store(), agent)
@@ -156,8 +160,7 @@ async def test_a_paused_agent_keeps_its_entry_and_a_deleted_one_loses_it(schedul
 
 
 async def test_one_moment_has_an_entry_until_it_has_passed(scheduled: Scheduled) -> None:
-    agent = await scheduled.create(ONCE)
-    await scheduled.writer.apply(scheduled.store(), agent)
+    agent = await scheduled.entered(ONCE)
     entry = await scheduled.aws.schedules.get(entry_name(DEMO, agent))
     assert entry is not None
     assert entry.once, "the scheduler deletes it when it has fired"
@@ -178,8 +181,7 @@ async def test_an_entry_whose_moment_is_now_stays_until_the_scheduler_has_sent_i
 
 
 async def test_an_entry_that_has_fired_is_not_created_again(scheduled: Scheduled) -> None:
-    agent = await scheduled.create(ONCE)
-    await scheduled.writer.apply(scheduled.store(), agent)
+    await scheduled.entered(ONCE)
     scheduled.now = 1_801_440_000 + 30
     scheduled.aws.scheduler.entries.clear()  # as the scheduler does
     assert await scheduled.sweep() == SweptSchedules()
@@ -201,8 +203,7 @@ async def test_a_crash_between_table_and_scheduler_is_repaired_by_one_sweep(
     """The worker dies at every call, twice in a row where the library retries."""
     for point in count():
         scheduled = Scheduled()
-        agent = await scheduled.create(before)
-        await scheduled.writer.apply(scheduled.store(), agent)
+        agent = await scheduled.entered(before)
         await scheduled.change(agent, after)
         with inject(FaultPlan(fault, at=point, times=2)) as plan, suppress(Crash, StorageUnavailable):
             await scheduled.writer.apply(scheduled.store(), agent)
@@ -233,8 +234,7 @@ async def test_a_sweep_corrects_what_differs_in_both_directions(scheduled: Sched
 
 async def test_an_entry_that_is_right_is_not_written_again(scheduled: Scheduled) -> None:
     """After an update, the scheduler counts the period of a rate from that moment."""
-    agent = await scheduled.create(HOURLY)
-    await scheduled.writer.apply(scheduled.store(), agent)
+    await scheduled.entered(HOURLY)
     with inject(FaultPlan()) as plan:
         await scheduled.sweep()
     assert [call.operation for call in plan.calls] == ["ListSchedules", "Query", "GetItem", "GetSchedule"]
@@ -246,8 +246,7 @@ async def test_an_entry_that_is_right_is_not_written_again(scheduled: Scheduled)
     ids=["disabled", "another time zone", "deleted after completion"],
 )
 async def test_what_somebody_changed_in_an_entry_is_corrected(scheduled: Scheduled, change: dict[str, str]) -> None:
-    agent = await scheduled.create(HOURLY)
-    await scheduled.writer.apply(scheduled.store(), agent)
+    await scheduled.entered(HOURLY)
     (entry,) = scheduled.aws.scheduler.entries.values()
     original = dict(entry)
     entry |= change
@@ -268,8 +267,7 @@ async def test_every_entry_comes_back_after_the_group_was_lost(scheduled: Schedu
 async def test_entries_of_tenants_that_are_gone_and_foreign_entries_are_deleted(scheduled: Scheduled) -> None:
     gone = await scheduled.create(HOURLY, SIBLING)
     await scheduled.writer.apply(scheduled.store(SIBLING), gone)
-    kept = await scheduled.create(HOURLY)
-    await scheduled.writer.apply(scheduled.store(), kept)
+    kept = await scheduled.entered(HOURLY)
     copied = await scheduled.aws.schedules.get(entry_name(DEMO, kept))
     assert copied is not None
     await scheduled.aws.schedules.put(replace(copied, name="a-copy"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.errors import UpstreamError
-from spass.core.ids import AgentName, OperatorId, RequestId, SessionId, TenantId, UserId, new_id
+from spass.core.ids import AgentName, OperatorId, SessionId, TenantId, UserId, new_id
 from spass.core.messages import TokenUsage
 from spass.core.time import timestamp
 from spass.llm.types import EmbeddingReply, pack_rows
@@ -17,8 +17,8 @@ from spass.memory.operator_memory import OperatorMemory
 from spass.memory.state import OperatorState, read_state, state_creation
 from spass.rag.index.embedding import Embedder
 from spass.rag.index.embedding_model import EmbeddingModel
-from spass.tenancy.identity import Caller, Identity
 from spass.testing.aws import MemoryAws
+from tests.unit.scopes import scope_of
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 ANA = UserId("ana")
@@ -63,8 +63,7 @@ class Operators:
         return self.aws.for_tenant(TenantId(tenant))
 
     def scope(self, tenant: str = "demo") -> Scope:
-        caller = Caller(Identity(TenantId(tenant), "token", False, ("*",)), ANA, RequestId("req_1"), None, 0, "/v1/ask")
-        return Scope.for_request(caller, self.store(tenant))
+        return scope_of(self.store(tenant), ANA, route="/v1/ask")
 
     def memory(self, operator: Operator = NEWS, *, tenant: str = "demo") -> OperatorMemory:
         """Return the memory of another turn of ``operator``."""

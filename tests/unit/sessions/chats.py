@@ -75,14 +75,7 @@ class Chats:
         run = AgentRun(RequestId("req_1"), AGENT, "orchestrator", "talker")
         scope = self.scope.for_agent(AGENT, claimed.head.session)
         request = TurnRequest(
-            claimed.head.session,
-            self.user,
-            message,
-            run,
-            self.window,
-            stream=claimed,
-            message_id=message_id,
-            opening=opening,
+            claimed.head.session, self.user, message, run, self.window, stream=claimed, message_id=message_id, opening=opening
         )
         turn = self.sessions.turn(scope, request, self._responder(scope, claimed, agent))
         try:

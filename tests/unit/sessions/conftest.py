@@ -19,9 +19,9 @@ from spass.sessions.session import CreateSession
 from spass.sessions.turn import Turn
 from spass.sessions.turn_request import LoadHistory, Respond, ShortenHistory, TurnRequest, messages_path
 from spass.tenancy.config import GatewayConfig
-from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
 from spass.testing.aws import MemoryAws
+from tests.unit.scopes import scope_of
 from tests.unit.sessions.scripted_summarizer import ScriptedSummarizer
 
 AGENT = AgentName("librarian")
@@ -49,9 +49,7 @@ class SessionsHarness:
         return Sessions(Cascade(config), lambda: self.summarizer, clock=lambda: self.now)
 
     def scope(self, user: str = "ana", tenant: str = "demo") -> Scope:
-        identity = Identity(TenantId(tenant), "token", False, ("*",))
-        caller = Caller(identity, UserId(user), RequestId("req_1"), None, 0, "/a1/agents/{name}/sessions")
-        return Scope.for_request(caller, self.aws.for_tenant(identity.tenant))
+        return scope_of(self.aws.for_tenant(TenantId(tenant)), user, route="/a1/agents/{name}/sessions")
 
     def stored_items(self) -> list[Mapping[str, Any]]:
         return list(self.aws.table.items())

@@ -11,7 +11,7 @@ from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.writes import ITEM_ABSENT, Put, Update
 from spass.calls.scope import Scope
-from spass.core.ids import AgentName, MessageId, RequestId, SessionId, UserId, new_id
+from spass.core.ids import AgentName, MessageId, SessionId, UserId, new_id
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
 from spass.core.time import timestamp
 from spass.sessions.compaction.commit import CompactionResult, commit_compaction
@@ -21,8 +21,8 @@ from spass.sessions.deletion import delete_session
 from spass.sessions.hold import acquire_hold
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Hold, HoldKind, Session, decode_session
-from spass.tenancy.identity import Caller, Identity
 from spass.testing.aws import MemoryAws
+from tests.unit.scopes import scope_of
 
 AGENT = AgentName("librarian")
 USER = UserId("ana")
@@ -56,8 +56,7 @@ class ChainBuilder:
 
     @property
     def scope(self) -> Scope:
-        identity = Identity(self.store.tenant, "token", False, ("*",))
-        return Scope.for_request(Caller(identity, self.user, RequestId("req_1"), None, 0, "/a1"), self.store)
+        return scope_of(self.store, self.user)
 
     def within(self, session: SessionId) -> Scope:
         return self.scope.for_agent(self.agent, session)

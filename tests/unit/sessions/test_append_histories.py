@@ -1,12 +1,10 @@
 """Many clients append to a few sessions while calls are lost, delayed and duplicated, processes crash and pause, and time passes.
 
-An independent checker then compares the stored turns with the answers that the clients received. A failing seed is reproducible:
-``SPASS_SEED=7 pytest …`` runs that seed only.
+An independent checker then compares the stored turns with the answers that the clients received.
 """
 
 import asyncio
-import os
-from collections.abc import Callable
+from collections.abc import Sequence
 from itertools import count
 from typing import Final
 
@@ -20,9 +18,9 @@ from tests.sampling import SOAK
 from tests.simulated.gateway import Gateway
 from tests.simulated.invariants import Chain, violations
 from tests.simulated.schedule import MANY_FAULTS, Schedule, run_schedule
+from tests.simulated.seeds import Record, run_seeds, seeded
 
 OPERATIONS: Final = 10_000 if SOAK else 500
-SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else range(20 if SOAK else 10)
 CLIENTS: Final = 6
 OPEN_SESSIONS: Final = 4
 REQUESTS_PER_SESSION: Final = 50
@@ -97,8 +95,8 @@ class Clients:
             await self.gateway.read(session)
 
 
-def run_history(seed: int) -> tuple[Schedule, Gateway, list[Chain]]:
-    """Run the clients under the schedule of a seed, and return the schedule, the gateway and the stored chains."""
+def run_history(seed: int) -> dict[str, int]:
+    """Run the clients under the schedule of a seed, and compare the stored chains with the answers."""
     schedule = Schedule(seed)
     gateway = Gateway(schedule)
 
@@ -108,7 +106,9 @@ def run_history(seed: int) -> tuple[Schedule, Gateway, list[Chain]]:
         await clients.settle()
         return await gateway.chains()
 
-    return schedule, gateway, run_schedule(schedule, workload)
+    assert violations(run_schedule(schedule, workload), gateway.log) + gateway.trespasses == []
+    assert schedule.fault_counts.keys() == MANY_FAULTS.odds.keys(), "every kind of fault occurred"
+    return {"operations": OPERATIONS, "calls": schedule.calls, "mishaps": sum(schedule.fault_counts.values())}
 
 
 @pytest.fixture(autouse=True)
@@ -116,11 +116,6 @@ def store_long_turns_in_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 3000)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_answered_turns_are_stored_once_and_in_order(seed: int, record_property: Callable[[str, object], None]) -> None:
-    schedule, gateway, chains = run_history(seed)
-    assert violations(chains, gateway.log) + gateway.trespasses == [], f"SPASS_SEED={seed}"
-    assert schedule.fault_counts.keys() == MANY_FAULTS.odds.keys(), "every kind of fault occurred"
-    record_property("operations", OPERATIONS)
-    record_property("calls", schedule.calls)
-    record_property("mishaps", sum(schedule.fault_counts.values()))
+@seeded(3, in_soak=21)
+def test_answered_turns_are_stored_once_and_in_order(seeds: Sequence[int], record_property: Record) -> None:
+    run_seeds(seeds, run_history, record_property)

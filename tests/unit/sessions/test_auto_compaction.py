@@ -193,9 +193,7 @@ async def test_a_turn_continues_when_there_is_nothing_to_compact(harness: "Sessi
     assert harness.summarizer.asked == []
 
 
-async def test_a_failed_upload_of_the_kept_messages_leaves_the_session_unchanged(
-    harness: "SessionsHarness",
-) -> None:
+async def test_a_failed_upload_of_the_kept_messages_leaves_the_session_unchanged(harness: "SessionsHarness") -> None:
     session = await create_session(harness, ("old " * 100, "old " * 100), ("x" * INLINE_BYTES, "newer"))
     harness.summarizer.text = "short"
 
@@ -422,10 +420,7 @@ async def test_losing_the_hold_during_the_summary_fails_the_turn(harness: "Sessi
 
     async def change_hold_owner() -> None:
         store = harness.scope().store
-        write = Update(
-            keys.session_head(store.tenant, session),
-            set={"hold.owner": "turn_heir"},
-        )
+        write = Update(keys.session_head(store.tenant, session), set={"hold.owner": "turn_heir"})
         await store.table.write(write)
         await asyncio.sleep(60)
 

@@ -22,6 +22,7 @@ from spass.sessions.record import TurnRecord, load_turns
 from spass.sessions.session import Session, SessionView
 from spass.sessions.sweep import UNCOMMITTED_SECONDS, sweep_bodies
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
+from tests.sampling import sampled
 from tests.unit.sessions.conftest import SessionsHarness
 from tests.unit.sessions.session_chains import AGENT, START, ChainBuilder, memory_store, plain_turn
 
@@ -170,7 +171,7 @@ async def test_the_next_delete_completes_a_delete_in_which_any_call_failed(
     with inject(FaultPlan()) as plan:
         await chains.delete(sample)
     call_count = len(plan.calls)
-    for point in range(call_count):
+    for point in sampled(range(call_count), 3, fault):
         before, target, after = await three_sessions()
         others = {member: await read_stored(chains, member) for member in (before, after)}
         with inject(FaultPlan(fault, at=point)), contextlib.suppress(Crash, StorageUnavailable):
@@ -221,7 +222,7 @@ async def test_a_session_whose_delete_failed_is_not_compacted(chains: ChainBuild
     chains.now += LEASE_SECONDS + 1
     with inject(FaultPlan()) as plan:
         await chains.delete(sample.id)
-    for point in range(len(plan.calls)):
+    for point in sampled(range(len(plan.calls)), 3, fault):
         source, live = await create_held_session(chains)
         chains.now += LEASE_SECONDS + 1
         with inject(FaultPlan(fault, at=point)):

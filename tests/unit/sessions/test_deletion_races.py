@@ -4,9 +4,7 @@ Each operation takes effect completely or not at all. If it was answered with su
 """
 
 import asyncio
-import os
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -32,11 +30,10 @@ from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_b
 from spass.sessions.session import Hold, HoldKind, Session, decode_session
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, inject
-from tests.sampling import SOAK
 from tests.simulated.schedule import MANY_FAULTS, NO_FAULTS, FaultRates, Schedule, run_schedule
+from tests.simulated.seeds import Record, run_seeds, seeded
 from tests.unit.sessions.session_chains import AGENT, USER, ChainBuilder, plain_turn
 
-SEEDS = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else range(5000 if SOAK else 150)
 HOLD_SECONDS = 60
 RACE_FAULTS = FaultRates({fault: 4 * odds for fault, odds in MANY_FAULTS.odds.items()})
 """Faults are four times as frequent as in other tests, because a race has few calls."""
@@ -85,7 +82,7 @@ class Race:
             await self.wait(5)
 
     async def delete(self) -> None:
-        for _ in range(3):
+        for _ in range(self.schedule.rng.choice([1, 3])):
             await self.wait(HOLD_SECONDS)
             with inject(self.schedule.process()), suppress(SpassError, Crash):
                 await delete_session(self.store, self.session, AGENT, USER, self.schedule.now())
@@ -147,7 +144,7 @@ async def check_successor(race: Race, successor: SessionId) -> None:
     assert [summary.id for summary in chain.summaries] == [head.summary_id]
 
 
-async def run_race(schedule: Schedule) -> str:
+async def tell_race(schedule: Schedule) -> str:
     race = Race(schedule, MemoryAws(clock=schedule.now).for_tenant(TenantId("demo")))
     with inject(schedule.process()):
         fault_rates, schedule.fault_rates = schedule.fault_rates, NO_FAULTS
@@ -173,16 +170,14 @@ def store_bodies_in_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 10)
 
 
+def run_race(seed: int) -> dict[str, int]:
+    schedule = Schedule(seed, RACE_FAULTS)
+    return {run_schedule(schedule, lambda: tell_race(schedule)): 1}
+
+
+@seeded(50, in_soak=5000)
 def test_racing_compactions_and_deletes_take_effect_completely_or_not_at_all(
-    record_property: Callable[[str, object], None],
+    seeds: Sequence[int], record_property: Record
 ) -> None:
-    outcomes: Counter[str] = Counter()
-    for seed in SEEDS:
-        schedule = Schedule(seed, RACE_FAULTS)
-        try:
-            outcomes[run_schedule(schedule, lambda schedule=schedule: run_race(schedule))] += 1  # type: ignore[misc]
-        except Exception as error:
-            error.add_note(f"SPASS_SEED={seed}")
-            raise
-    record_property("outcomes", dict(outcomes))
-    assert len(outcomes) >= 3 or len(SEEDS) == 1, outcomes
+    outcomes = run_seeds(seeds, run_race, record_property)
+    assert len(outcomes) >= 3 or len(seeds) == 1, outcomes

@@ -138,9 +138,7 @@ async def test_the_lineage_is_hidden_from_other_users_agents_and_tenants(chains:
         await read_chain(without_user, AGENT, members[0])
 
 
-async def test_a_long_chain_shows_its_nearest_members_and_is_marked_truncated(
-    chains: ChainBuilder,
-) -> None:
+async def test_a_long_chain_shows_its_nearest_members_and_is_marked_truncated(chains: ChainBuilder) -> None:
     members = await chains.chain(6)
     answer = await read_lineage(chains, members[3], max_members=2)
     assert ids(answer["backward"]) == [members[2], members[1]]
@@ -162,9 +160,7 @@ async def test_the_newest_summaries_are_shown_if_not_all_fit(chains: ChainBuilde
     assert answer["truncated"] is True
 
 
-async def test_a_lineage_reads_each_head_and_each_summary_once_and_consistently(
-    chains: ChainBuilder,
-) -> None:
+async def test_a_lineage_reads_each_head_and_each_summary_once_and_consistently(chains: ChainBuilder) -> None:
     members = await chains.chain(5)
     with inject(FaultPlan()) as plan:
         await read_lineage(chains, members[2])

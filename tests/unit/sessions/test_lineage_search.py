@@ -221,11 +221,7 @@ async def test_a_search_finds_exactly_the_compacted_messages_with_the_word(
     place = at[0] % len(turns), at[1] % len(turns[at[0] % len(turns)]), at[2]
     with memory_store() as aws:
         chains = ChainBuilder(aws.for_tenant(TenantId("demo")))
-        for other in (
-            ChainBuilder(chains.store, user=UserId("ben")),
-            ChainBuilder(aws.for_tenant(TenantId("demo-2"))),
-            chains,
-        ):
+        for other in (ChainBuilder(chains.store, user=UserId("ben")), ChainBuilder(aws.for_tenant(TenantId("demo-2"))), chains):
             await other.compact(await other.session(turn_with_word("looked up", word, PLACES)))
         found_places, expected = await search_chain(chains, turns, keep, place, deleted, word)
         assert found_places == expected

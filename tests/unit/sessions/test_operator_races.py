@@ -4,43 +4,70 @@ In the end all of its runs are turns of one chain of sessions, and its state is 
 """
 
 import asyncio
-import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from spass.aws.clients import TenantStore
+from spass.calls.scope import Scope
 from spass.core.errors import SessionNotFound, SpassError
-from spass.core.ids import AgentName, OperatorId, RequestId, SessionId
-from spass.core.messages import Role
+from spass.core.events import Event
+from spass.core.ids import AgentName, OperatorId, RequestId, SessionId, TenantId, UserId, new_id
+from spass.core.messages import Message, Role
 from spass.core.outcome import AgentRun, TurnOutcome
 from spass.memory.operator import Operator
 from spass.memory.state import OperatorState, read_state
 from spass.sessions.commit_participants import join_commit
+from spass.sessions.compaction.commit import commit_compaction
+from spass.sessions.compaction.plan import CompactionPlan
+from spass.sessions.compaction.summary_record import Summary
 from spass.sessions.deletion import delete_session
 from spass.sessions.forget import forget
+from spass.sessions.hold import acquire_hold, new_hold, release_hold
 from spass.sessions.record import load_turns
-from spass.sessions.session import Session
-from spass.sessions.turn_request import CommitWith, TurnRequest
+from spass.sessions.service import Sessions
+from spass.sessions.session import HoldKind, Session, decode_session
+from spass.sessions.turn_request import CommitWith, ShortenHistory, TurnRequest
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.settings import Cascade
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, inject
-from tests.sampling import SOAK
-from tests.simulated.schedule import Schedule, run_schedule
+from tests.simulated.schedule import MANY_FAULTS, FaultRates, Schedule, run_schedule
+from tests.simulated.seeds import Record, run_seeds, seeded
 from tests.unit.idempotent_requests import idempotent_request
-from tests.unit.sessions.conftest import responder
-from tests.unit.sessions.test_opening_races import RACE_FAULTS, USER, Race
+from tests.unit.scopes import scope_of
+from tests.unit.sessions.conftest import answer_events, responder
+from tests.unit.sessions.scripted_summarizer import ScriptedSummarizer
 
-SEEDS: Final[Sequence[int]] = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else range(1000 if SOAK else 90)
+RACE_FAULTS: Final = FaultRates({fault: 3 * odds for fault, odds in MANY_FAULTS.odds.items()})
+USER, TENANT = UserId("ana"), TenantId("demo")
 OPERATOR: Final = Operator(USER, OperatorId("watch"))
 AGENTS: Final = (AgentName("librarian"), AgentName("clerk"))
 
 
 @dataclass(slots=True)
-class OperatorRace(Race):
-    """The runs of one operator. ``forgotten`` is the number of times that it may have been forgotten."""
+class OperatorRace:
+    """The runs of one operator, and the tasks that work on its sessions.
 
+    ``answered`` are the messages whose client got the answer, ``deleted`` the sessions whose deletion began, and ``forgotten`` is
+    the number of times that it may have been forgotten.
+    """
+
+    schedule: Schedule
+    aws: MemoryAws
+    answered: set[str] = field(default_factory=set)
+    deleted: set[SessionId] = field(default_factory=set)
     forgotten: int = 0
+
+    @property
+    def store(self) -> TenantStore:
+        return self.aws.for_tenant(TENANT)
+
+    @property
+    def scope(self) -> Scope:
+        return scope_of(self.store, USER)
 
     async def run(self, message: str) -> None:
         """Run the operator until it answers ``message``, at most eight times."""
@@ -53,7 +80,7 @@ class OperatorRace(Race):
                 return
 
     async def run_once(self, agent: AgentName, message: str) -> TurnOutcome:
-        sessions = self.chats.sessions
+        sessions = Sessions(Cascade(GatewayConfig()), ScriptedSummarizer, clock=self.schedule.now)  # with empty caches
         opening, pointer = await sessions.open_operator(self.scope, agent, OPERATOR)
 
         async def commit(outcome: TurnOutcome) -> CommitWith:
@@ -78,6 +105,49 @@ class OperatorRace(Race):
         self.forgotten += 1
         with inject(self.schedule.process()), suppress(SpassError, Crash):
             await forget(self.store, OPERATOR, self.schedule.now)
+
+    async def answer(self, history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
+        await self.wait(90)
+        for event in answer_events("yes"):
+            yield event
+
+    async def compact(self) -> None:
+        """Compact some session, as a job does."""
+        await self.wait(150)
+        for session in self.some_session():
+            with inject(self.schedule.process()), suppress(SpassError, Crash):
+                now, owner = self.schedule.now(), new_id("job")
+                agent, hold = self.heads()[session].agent, new_hold(owner, HoldKind.JOB, None, now)
+                source = await acquire_hold(self.store, session, agent, USER, hold, now)
+                turns = await load_turns(self.store, session, 1)
+                plan = CompactionPlan.new(session, source.next_seq)
+                if source.message_count:
+                    await commit_compaction(
+                        self.store, source, turns, plan, Summary("s", "m"), owner=owner, at=self.schedule.now()
+                    )
+                await release_hold(self.store, session, owner)
+
+    async def delete(self) -> None:
+        await self.wait(200)
+        for session in self.some_session():
+            self.deleted.add(session)
+            with inject(self.schedule.process()), suppress(SpassError, Crash):
+                await delete_session(self.store, session, self.heads()[session].agent, USER, self.schedule.now())
+
+    async def wait(self, longest: float) -> None:
+        await asyncio.sleep(self.schedule.random_delay(longest))
+
+    def heads(self) -> dict[SessionId, Session]:
+        heads = [item for item in self.aws.table.items() if "#SES#" in str(item["pk"]) and item["sk"] == "HEAD"]
+        return {head.id: head for head in map(decode_session, heads)}
+
+    def session_ids(self) -> list[SessionId]:
+        return sorted(session for session, head in self.heads().items() if head.deleted_at is None)
+
+    def some_session(self) -> list[SessionId]:
+        """Return one session, if there is any."""
+        sessions = self.session_ids()
+        return [self.schedule.rng.choice(sessions)] if sessions else []
 
     def chain(self, newest: Session) -> list[Session]:
         """Return the sessions that end with ``newest``, oldest first."""
@@ -129,7 +199,7 @@ async def check_state(race: OperatorRace, state: OperatorState, live: Sequence[S
         assert state.state == texts[-1]
 
 
-async def run_race(schedule: Schedule) -> dict[str, int]:
+async def tell_race(schedule: Schedule) -> dict[str, int]:
     """Return how many answers, compactions and live sessions there were."""
     race = OperatorRace(schedule, MemoryAws(clock=schedule.now))
     others = [(), (race.delete, race.delete), (race.forget,)][schedule.seed % 3]
@@ -157,17 +227,14 @@ async def run_race(schedule: Schedule) -> dict[str, int]:
     }
 
 
+def run_race(seed: int) -> dict[str, int]:
+    schedule = Schedule(seed, RACE_FAULTS)
+    return run_schedule(schedule, lambda: tell_race(schedule))
+
+
+@seeded(30, in_soak=990)
 def test_racing_runs_of_an_operator_share_one_session_and_leave_the_last_state(
-    record_property: Callable[[str, object], None],
+    seeds: Sequence[int], record_property: Record
 ) -> None:
-    counts: Counter[str] = Counter()
-    for seed in SEEDS:
-        schedule = Schedule(seed, RACE_FAULTS)
-        try:
-            counts.update(run_schedule(schedule, lambda schedule=schedule: run_race(schedule)))  # type: ignore[misc]
-        except BaseException as error:
-            error.add_note(f"SPASS_SEED={seed}")
-            raise
-    for name, count in counts.items():
-        record_property(name, count)
-    assert counts["answers"] > 4 * len(SEEDS) or len(SEEDS) == 1
+    counts = run_seeds(seeds, run_race, record_property)
+    assert counts["answers"] > 4 * len(seeds) or len(seeds) == 1

@@ -1,13 +1,12 @@
 """Four compactions and four turns race on one session, under hundreds of schedules in which calls fail and processes crash.
 
 The history of the chain must equal the history of a model: a list to which the answers of the clients were applied in the order
-of the commits. ``SPASS_SEED=7 pytest …`` runs one schedule only.
+of the commits.
 """
 
 import asyncio
-import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import pytest
@@ -17,16 +16,12 @@ from spass.core.messages import Message, Role
 from spass.sessions import record
 from spass.sessions.compaction.job import JOB_SECONDS, Job, JobStatus
 from spass.sessions.session import CreateSession
-from tests.sampling import SOAK
 from tests.simulated.compaction_executions import CompactionExecutions
 from tests.simulated.gateway import Gateway
 from tests.simulated.invariants import Chain, ClientLog, summary_of, violations
 from tests.simulated.schedule import MANY_FAULTS, NO_FAULTS, CallFault, FaultRates, Schedule, run_schedule
+from tests.simulated.seeds import Record, run_seeds, seeded
 
-SCHEDULES: Final = 5000 if SOAK else 250
-SEEDS_PER_TEST: Final = 25
-SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else []
-SEED_RANGES: Final = [SEEDS] if SEEDS else [range(start, start + SEEDS_PER_TEST) for start in range(0, SCHEDULES, SEEDS_PER_TEST)]
 TURNS: Final = 4
 COMPACTIONS: Final = 4
 SETTLE_SECONDS: Final = 400.0
@@ -146,20 +141,18 @@ def store_long_turns_in_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 1500)
 
 
-@pytest.mark.parametrize("seeds", SEED_RANGES, ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
-def test_the_history_after_a_race_equals_the_history_of_a_model(
-    seeds: Sequence[int], record_property: Callable[[str, object], None]
-) -> None:
-    links: Counter[str] = Counter()
-    for seed in seeds:
-        race, message = Race(seed), f"SPASS_SEED={seed}"
-        (chain,) = run_schedule(race.schedule, race.run)
-        assert violations([chain], race.gateway.log) + race.gateway.trespasses == [], message
-        assert read_stored_history(chain) == build_model_history(chain, race.gateway.log), message
-        check_jobs(race.compactions.stored(), chain)
-        check_leftovers(race, chain)
-        links.update(str(member.session.archived_by)[:4] for member in chain[:-1])
-    assert SEEDS or min(links["job_"], links["turn"]) > 0, "compactions by jobs and compactions before turns took place"
-    record_property("schedules", len(seeds))
-    record_property("compactions_by_jobs", links["job_"])
-    record_property("compactions_before_turns", links["turn"])
+@seeded(80, in_soak=5040)
+def test_the_history_after_a_race_equals_the_history_of_a_model(seeds: Sequence[int], record_property: Record) -> None:
+    links = run_seeds(seeds, run_race, record_property)
+    assert len(seeds) == 1 or min(links["job_"], links["turn"]) > 0, "compactions by jobs and before turns took place"
+
+
+def run_race(seed: int) -> Counter[str]:
+    """Return how many compactions jobs made, and how many turns."""
+    race = Race(seed)
+    (chain,) = run_schedule(race.schedule, race.run)
+    assert violations([chain], race.gateway.log) + race.gateway.trespasses == []
+    assert read_stored_history(chain) == build_model_history(chain, race.gateway.log)
+    check_jobs(race.compactions.stored(), chain)
+    check_leftovers(race, chain)
+    return Counter(str(member.session.archived_by)[:4] for member in chain[:-1])

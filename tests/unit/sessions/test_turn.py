@@ -23,15 +23,7 @@ from spass.core.errors import (
     SpassError,
     UpstreamError,
 )
-from spass.core.events import (
-    Event,
-    Failed,
-    InferenceFinished,
-    InferenceStarted,
-    ToolCallFinished,
-    TurnFinished,
-    TurnStarted,
-)
+from spass.core.events import Event, Failed, InferenceFinished, InferenceStarted, ToolCallFinished, TurnFinished, TurnStarted
 from spass.core.ids import AgentName, SessionId
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
 from spass.core.time import timestamp
@@ -244,9 +236,7 @@ async def test_during_a_turn_its_retry_gets_in_progress_and_others_get_session_b
     assert [error.retry_after for error in errors] == [2, None, 2, 2]
 
 
-async def test_a_stored_answer_is_replayed_even_if_the_session_is_busy_or_archived(
-    harness: "SessionsHarness",
-) -> None:
+async def test_a_stored_answer_is_replayed_even_if_the_session_is_busy_or_archived(harness: "SessionsHarness") -> None:
     session = await harness.create()
     first = await harness.turn(session, "hello", quick, idempotency=REQUEST).answer()
     replays = [await harness.turn(session, "hello", quick, idempotency=REQUEST).answer()]

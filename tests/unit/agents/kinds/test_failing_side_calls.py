@@ -85,10 +85,7 @@ async def test_no_run_fails_and_each_answer_is_that_without_calls() -> None:
             memory_extraction="causality_graph" if seed % 2 else "structured_json", max_turns=random.choice([3, 25])
         )
         silent = replace(
-            agent,
-            observation_compression="truncate" if seed % 3 else "none",
-            memory_extraction="none",
-            retrieval_strategy="none",
+            agent, observation_compression="truncate" if seed % 3 else "none", memory_extraction="none", retrieval_strategy="none"
         )
         run = await world(Random(seed), fail).run(agent, "Find the valve")
         plain = await world(Random(seed), lambda _: "").run(silent, "Find the valve")

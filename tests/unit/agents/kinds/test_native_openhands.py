@@ -1,7 +1,6 @@
 """The kind native_openhands by hand: the pages of the input, the table of its replies, and what the model reads afterwards."""
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -29,6 +28,7 @@ from spass.core.effects import (
     user,
 )
 from spass.core.messages import FinishReason, Message, Role, ToolCall, ToolSpec
+from tests.unit.agents.kinds.by_hand import messages_of
 
 ADD = ToolSpec(
     "add", "Add numbers.", {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}, category="math"
@@ -55,11 +55,6 @@ def after(reply: AssistantReply | str, context: AgentContext = CONTEXT) -> tuple
 
 def outcome(call: ToolCall, content: str = "5") -> ToolOutcome:
     return ToolOutcome(call, {}, 5, Message(Role.TOOL, content, tool_call_id=call.id), 1)
-
-
-def messages_of(effect: object) -> Sequence[Message]:
-    assert isinstance(effect, Infer)
-    return effect.messages
 
 
 def call(name: str, arguments: str = "{}") -> ToolCall:

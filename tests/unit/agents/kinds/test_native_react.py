@@ -1,6 +1,5 @@
 """The kind ``native_react``, driven by hand: no event loop, no server, no model."""
 
-from collections.abc import Sequence
 from typing import Final
 
 import pytest
@@ -9,8 +8,9 @@ from spass.agents.kinds.base import AgentContext
 from spass.agents.kinds.native_react import NativeReActAgent
 from spass.agents.kinds.protocols import REACT
 from spass.agents.react import ReActAgent
-from spass.core.effects import Answer, AssistantReply, CallTools, Effect, Infer, MaxTurns, ShowAfter, Steps, ToolOutcome, user
+from spass.core.effects import Answer, AssistantReply, CallTools, Infer, MaxTurns, ShowAfter, Steps, ToolOutcome, user
 from spass.core.messages import FinishReason, Message, Role, ToolCall, ToolSpec
+from tests.unit.agents.kinds.by_hand import answer, messages_of, reply
 
 CALCULATOR: Final = ToolSpec(
     "calculator",
@@ -38,23 +38,6 @@ def start(context: AgentContext = CONTEXT, system_prompt: str = "Be brief.") -> 
     effect = next(steps)
     assert isinstance(effect, Infer)
     return steps, effect
-
-
-def reply(steps: Steps, text: str, reason: FinishReason = FinishReason.STOP) -> Effect:
-    effect: Effect = steps.send(AssistantReply(text, finish_reason=reason))
-    return effect
-
-
-def answer(steps: Steps, text: str, reason: FinishReason = FinishReason.STOP) -> Answer:
-    with pytest.raises(StopIteration) as end:
-        reply(steps, text, reason)
-    assert isinstance(end.value.value, Answer)
-    return end.value.value
-
-
-def messages(effect: Effect) -> Sequence[Message]:
-    assert isinstance(effect, Infer)
-    return effect.messages
 
 
 def test_the_first_model_call_has_the_tools_in_its_prompt_only() -> None:
@@ -91,7 +74,7 @@ def test_a_call_runs_and_its_result_is_an_observation_for_the_next_reply() -> No
     call = ToolCall("", "calculator", '{"expression": "sqrt(256)"}')
     assert called == CallTools((call,), said="I need it")
     second = steps.send(outcome(call))
-    assert messages(second) == (
+    assert messages_of(second) == (
         *first.messages,
         Message(Role.ASSISTANT, 'Thought: I need it\nAction: calculator\nAction Input: {"expression": "sqrt(256)"}'),
         user("Observation: 16.0", data=True),
@@ -124,7 +107,7 @@ def test_the_model_reads_the_error_of_a_call_and_may_correct_it() -> None:
     steps, _ = start()
     reply(steps, "Action: weather\nAction Input: Berlin")
     error = '{"error": {"code": "tool_not_found", "message": "There is no tool \'weather\'."}}'
-    assert messages(steps.send(outcome(ToolCall("c1", "weather", "Berlin"), error)))[-1] == user(
+    assert messages_of(steps.send(outcome(ToolCall("c1", "weather", "Berlin"), error)))[-1] == user(
         f"Observation: {error}", data=True
     )
     assert isinstance(reply(steps, "Action: clock"), CallTools)
@@ -134,7 +117,7 @@ def test_an_imagined_observation_is_not_sent_back() -> None:
     steps, _ = start()
     called = reply(steps, "Thought: I\nAction: clock\nAction Input: {}\nObservation: noon\nFinal Answer: noon")
     assert called == CallTools((ToolCall("", "clock", "{}"),), said="I")
-    after = messages(steps.send(outcome(ToolCall("c1", "clock", "{}"), "midnight")))
+    after = messages_of(steps.send(outcome(ToolCall("c1", "clock", "{}"), "midnight")))
     assert "noon" not in "".join(message.content for message in after)
     assert answer(steps, "Final Answer: midnight\nObservation: noon") == Answer("midnight")
 
@@ -144,7 +127,7 @@ def test_an_imagined_observation_is_not_sent_back() -> None:
 )
 def test_a_reply_that_makes_no_sense_is_answered_with_the_format(text: str) -> None:
     steps, first = start()
-    after = messages(reply(steps, text))
+    after = messages_of(reply(steps, text))
     assert after[: len(first.messages)] == first.messages
     assert not after[-1].data  # the text is the kind's own, and models are told not to obey data
     assert after[-1].content.startswith("Observation: Your reply has no answer")
@@ -155,7 +138,7 @@ def test_a_reply_that_makes_no_sense_is_answered_with_the_format(text: str) -> N
 def test_calls_of_a_model_that_was_offered_no_tools_are_not_made() -> None:
     steps, _ = start()
     asked = steps.send(AssistantReply("", (ToolCall("c1", "clock", "{}"),)))
-    assert messages(asked)[-1].content.startswith("Observation: Your reply has no answer")
+    assert messages_of(asked)[-1].content.startswith("Observation: Your reply has no answer")
 
 
 @pytest.mark.parametrize(

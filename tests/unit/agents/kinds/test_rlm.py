@@ -14,7 +14,6 @@ from spass.core.effects import (
     AssistantReply,
     Cell,
     CellResult,
-    Effect,
     Infer,
     MaxTurns,
     Queries,
@@ -24,6 +23,7 @@ from spass.core.effects import (
 )
 from spass.core.json import dump
 from spass.core.messages import FinishReason, Json, Message, Role, ToolCall, ToolSpec
+from tests.unit.agents.kinds.by_hand import answer, reply
 
 CALCULATOR: Final = ToolSpec(
     "calculator",
@@ -48,23 +48,11 @@ def start(
     return steps, effect
 
 
-def reply(steps: Steps, text: str, reason: FinishReason = FinishReason.STOP) -> Effect:
-    effect: Effect = steps.send(AssistantReply(text, finish_reason=reason))
-    return effect
-
-
 def run(steps: Steps, text: str) -> RunCode:
     """Return the cell that a reply runs."""
     effect = reply(steps, text)
     assert isinstance(effect, RunCode)
     return effect
-
-
-def answer(steps: Steps, sent: AssistantReply | CellResult) -> Answer:
-    with pytest.raises(StopIteration) as end:
-        steps.send(sent)
-    assert isinstance(end.value.value, Answer)
-    return end.value.value
 
 
 def system_prompt(effect: Infer) -> str:

@@ -318,12 +318,7 @@ async def test_the_cell_carries_what_its_calls_wait_for_and_changed() -> None:
     ended = finished(await World(outcome=outcome).items(ask(*requests, replies=replies)))
     assert replies[0] == CallReply(waiting)
     assert (ended.waiting, ended.versions) == (("apr_1", "apr_2"), (3, 4))
-    assert ended.result == {
-        "output": "done",
-        "error": None,
-        "truncated": 0,
-        "approvals": [waiting, {"approval_id": "apr_2"}],
-    }
+    assert ended.result == {"output": "done", "error": None, "truncated": 0, "approvals": [waiting, {"approval_id": "apr_2"}]}
 
 
 @pytest.mark.parametrize("request_of_code", [Query("?"), ToolRequest("calculator", {})])

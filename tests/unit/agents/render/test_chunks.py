@@ -170,12 +170,7 @@ def test_a_refusal_is_in_its_own_field() -> None:
 
 def test_an_answer_without_deltas_is_an_empty_text() -> None:
     assert collect_chunks(chunks_of([], include_usage=False)).to_dict()["choices"] == [
-        {
-            "index": 0,
-            "message": {"role": "assistant", "content": "", "refusal": None},
-            "logprobs": None,
-            "finish_reason": "stop",
-        }
+        {"index": 0, "message": {"role": "assistant", "content": "", "refusal": None}, "logprobs": None, "finish_reason": "stop"}
     ]
 
 

@@ -14,7 +14,8 @@ import pytest
 from spass.core.ids import TenantId
 from spass.rag.ingest.upload_record import Status
 from spass.testing.faults import FaultPlan
-from tests.simulated.fair_files import HEAVY, LIGHT, LONGEST_FILE, TENANTS, FairFiles
+from tests.simulated.fair_files import LONGEST_FILE, FairFiles
+from tests.simulated.fair_world import HEAVY, LIGHT, TENANTS
 from tests.simulated.schedule import MANY_FAULTS, Schedule, run_schedule
 
 SCHEDULES: Final = 1000 if os.environ.get("SPASS_SOAK") else 100

@@ -1,15 +1,17 @@
 """Scripted summary models, and conversations to summarise."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from spass.calls.pipeline import Calls
+from spass.calls.scope import Scope
 from spass.core.messages import FinishReason, Message, Role, ToolCall, ToolCallDelta
 from spass.llm import errors as llm
 from spass.llm.router import Router
 from spass.llm.types import ChatDelta, ChatRequest
 from spass.sessions.compaction.summary import Summarizer
+from spass.sessions.compaction.summary_record import Summary
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.model import Answer, ScriptedModel
@@ -104,6 +106,27 @@ def summarizer_over(model: ScriptedModel, config: GatewayConfig) -> Summarizer:
     cascade = Cascade(config)
     router = Router(config.llm, config.models, lambda _: None, provider_of=lambda *_: model)
     return Summarizer(Calls(config, router, cascade), cascade, config)
+
+
+async def summarise(
+    model: ScriptedModel,
+    scope: Scope,
+    messages: Sequence[Message],
+    gateway: GatewayConfig | None = None,
+    *,
+    earlier: str | None = None,
+    mask_observations: bool = True,
+    fallback_model: str | None = "own",
+) -> Summary:
+    """Let ``model`` summarise ``messages``, through the real pipeline."""
+    return await summarizer_over(model, gateway or config()).summarise(
+        scope, messages, earlier=earlier, mask_observations=mask_observations, fallback_model=fallback_model
+    )
+
+
+def questions(requests: Iterable[ChatRequest]) -> list[str]:
+    """Return the questions of users in the transcripts of ``requests``."""
+    return sorted(line["user"] for request in requests for line in material(request) if "user" in line)
 
 
 def summary_model(writes: Callable[[ChatRequest], Answer]) -> ScriptedModel:

@@ -11,14 +11,7 @@ from spass.aws.clients import TenantStore
 from spass.aws.invocation import AwsCall
 from spass.aws.table import ConditionFailed, TransactionFailed
 from spass.aws.writes import ITEM_EXISTS, Check
-from spass.core.errors import (
-    InternalError,
-    SessionArchived,
-    SessionBusy,
-    SessionNotFound,
-    StorageUnavailable,
-    storage_timeout,
-)
+from spass.core.errors import InternalError, SessionArchived, SessionBusy, SessionNotFound, StorageUnavailable, storage_timeout
 from spass.core.ids import JobId, SessionId, TenantId, UserId
 from spass.core.messages import Role, ToolCall
 from spass.core.time import timestamp

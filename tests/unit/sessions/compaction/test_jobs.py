@@ -11,7 +11,6 @@ import pytest
 from spass.aws import keys
 from spass.aws.clients import TenantStore
 from spass.aws.writes import Put, Update
-from spass.calls.scope import Scope
 from spass.core.errors import RateLimited, UpstreamError
 from spass.core.ids import JobId, RequestId, SessionId, UserId
 from spass.sessions.compaction import jobs
@@ -20,10 +19,10 @@ from spass.sessions.deletion import delete_session
 from spass.sessions.hold import acquire_hold, new_hold
 from spass.sessions.record import TurnRecord, load_turns
 from spass.sessions.session import HoldKind
-from spass.tenancy.identity import Caller, Identity
 from spass.testing.faults import Crash, Fault, inject
 from tests.simulated.deployment import AGENT, USER, CallFaults, Invocation, SimulatedDeployment, StepFailed, simulated_deployment
 from tests.unit.idempotent_requests import idempotent_request
+from tests.unit.scopes import scope_of
 from tests.unit.virtual_time import virtual_time
 
 pytestmark = pytest.mark.anyio
@@ -38,13 +37,12 @@ def deployment(tmp_path: Path) -> Iterator[SimulatedDeployment]:
         yield deployment
 
 
-def json_of(answer: httpx.Response | None, status: int) -> Any:
-    assert answer is not None
+def json_of(answer: httpx.Response, status: int) -> Any:
     assert answer.status_code == status, answer.text
     return answer.json()
 
 
-def error_of(answer: httpx.Response | None, status: int, code: str) -> Any:
+def error_of(answer: httpx.Response, status: int, code: str) -> Any:
     error = json_of(answer, status)["error"]
     assert error["code"] == code
     return error
@@ -73,7 +71,6 @@ async def test_a_request_waits_for_the_compaction_and_returns_all_its_fields(dep
     }
     assert await deployment.history(session) == before
     assert [one.message for one in await deployment.history(successor.id)][1:] == [one.message for one in before[8:]]
-    assert answer is not None
     assert answer.headers["spass-cost-sub-calls"] == "1"
     assert answer.headers["spass-cost-usd"] == "0.00002"
 
@@ -90,7 +87,6 @@ async def test_a_finished_job_shows_its_result(deployment: SimulatedDeployment) 
         "error": None,
     }
     assert job["created_at"] < job["finished_at"]
-    assert answer is not None
     assert answer.headers["spass-cost-sub-calls"] == "1"
 
 
@@ -100,7 +96,6 @@ async def test_respond_async_returns_the_location_of_the_job(deployment: Simulat
     answer = await deployment.compact(session, ASYNC)
     ticket = json_of(answer, 202)
     assert ticket == {"job_id": ticket["job_id"], "status": "queued"}
-    assert answer is not None
     assert answer.headers["location"] == f"/a1/jobs/{ticket['job_id']}"
     assert answer.headers["preference-applied"] == "respond-async"
     await asyncio.sleep(5)
@@ -117,7 +112,6 @@ async def test_a_long_job_is_answered_with_202_after_25_seconds_and_few_reads(de
     answer = await deployment.compact(session)
     assert json_of(answer, 202)["status"] == "running"
     assert 25 <= deployment.clock() - start_time < 26
-    assert answer is not None
     assert "preference-applied" not in answer.headers
     assert deployment.points.calls.count("route GetItem") < 40
     await deployment.settled()
@@ -135,7 +129,6 @@ async def test_a_failed_read_does_not_end_the_wait_for_a_job(deployment: Simulat
 async def test_the_location_of_a_job_contains_the_stage(deployment: SimulatedDeployment) -> None:
     deployment.app.root_path = "/prod"
     answer = await deployment.compact(await deployment.session(), ASYNC)
-    assert answer is not None
     assert answer.headers["location"] == f"/prod/a1/jobs/{answer.json()['job_id']}"
 
 
@@ -153,9 +146,7 @@ async def test_compacting_an_archived_session_names_its_successor(deployment: Si
     assert error["details"] == {"successor_session_id": successor}
 
 
-async def test_strategy_off_and_short_sessions_are_not_compacted(
-    deployment: SimulatedDeployment,
-) -> None:
+async def test_strategy_off_and_short_sessions_are_not_compacted(deployment: SimulatedDeployment) -> None:
     off, short, empty = (
         await deployment.session(strategy="off"),
         await deployment.session(1, keep_last=4),
@@ -180,7 +171,6 @@ async def test_a_session_that_a_turn_holds_is_busy(deployment: SimulatedDeployme
     stored = deployment.stored()
     answer = await deployment.compact(session)
     error_of(answer, 409, "session_busy")
-    assert answer is not None
     assert int(answer.headers["retry-after"]) >= 1
     assert deployment.stored() == stored
 
@@ -210,7 +200,6 @@ async def test_a_second_compaction_is_refused_while_one_runs(deployment: Simulat
     job = json_of(await deployment.compact(session, ASYNC), 202)["job_id"]
     answer = await deployment.compact(session)
     assert error_of(answer, 409, "compaction_in_progress")["details"] == {"job_id": job}
-    assert answer is not None
     assert int(answer.headers["retry-after"]) >= 1
     await deployment.settled()
     assert (await deployment.head(session)).archived_by == job
@@ -237,7 +226,6 @@ async def test_a_repeated_idempotency_key_gets_the_same_answer(deployment: Simul
     key = {"Idempotency-Key": "k"}
     first, repeated = await deployment.compact(session, key), await deployment.compact(session, key)
     assert json_of(first, 200) == json_of(repeated, 200)
-    assert repeated is not None
     assert repeated.headers["idempotency-replayed"] == "true"
     assert repeated.headers["spass-cost-usd"] == "0.00002"
     error_of(await deployment.compact(session, key, content=b"{}"), 422, "idempotency_key_reused")
@@ -248,8 +236,6 @@ async def test_a_replayed_202_has_the_same_status_and_location(deployment: Simul
     key = {"Idempotency-Key": "k", **ASYNC}
     first, repeated = await deployment.compact(session, key), await deployment.compact(session, key)
     assert json_of(first, 202) == json_of(repeated, 202)
-    assert first is not None
-    assert repeated is not None
     assert first.headers["location"] == repeated.headers["location"]
     assert repeated.headers["idempotency-replayed"] == "true"
 
@@ -274,7 +260,6 @@ async def test_a_waiting_request_gets_the_retry_after_of_the_failure(deployment:
     deployment.model.failure = RateLimited("The provider is busy.", retry_after=400)
     answer = await deployment.compact(await deployment.session())
     error_of(answer, 429, "rate_limited")
-    assert answer is not None
     assert answer.headers["retry-after"] == "400"
 
 
@@ -301,9 +286,7 @@ async def test_deleting_the_successor_deletes_the_summary(deployment: SimulatedD
     assert job["result"] == {**result, "summary_text": None}
 
 
-async def test_compacting_a_successor_includes_the_earlier_summary(
-    deployment: SimulatedDeployment,
-) -> None:
+async def test_compacting_a_successor_includes_the_earlier_summary(deployment: SimulatedDeployment) -> None:
     first = json_of(await deployment.compact(await deployment.session(4, keep_last=8)), 200)
     successor = SessionId(first["successor_session_id"])
     error_of(await deployment.compact(successor), 409, "nothing_to_compact")
@@ -323,16 +306,12 @@ async def test_the_audit_of_the_request_contains_the_calls_of_its_job(deployment
     answer = await deployment.compact(
         await deployment.session(), {"SPASS-Caller-Depth": "1", "SPASS-Parent-Request-Id": "req_elsewhere"}
     )
-    assert answer is not None
     with deployment.quiet():
         request = RequestId(answer.headers["spass-request-id"])
         (call,) = await deployment.store.table.query(keys.audit_partition(deployment.store.tenant, request))
     assert call["token_id"] == "demo-user"
     assert (call["user"], call["agent"], call["session"]) == (USER, AGENT, answer.json()["source_session_id"])
-    assert (call["origin_request_id"], call["route"]) == (
-        "req_elsewhere",
-        "/a1/agents/{name}/sessions/{session_id}/compact",
-    )
+    assert (call["origin_request_id"], call["route"]) == ("req_elsewhere", "/a1/agents/{name}/sessions/{session_id}/compact")
     (context,) = deployment.model.contexts
     assert context.headers == {"SPASS-Caller-Depth": "2", "SPASS-Parent-Request-Id": call["request_id"]}
 
@@ -346,23 +325,16 @@ async def test_the_record_of_a_job_contains_no_text_of_the_conversation(deployme
     assert UserId(str(stored["user"])) == USER
 
 
-def scope(deployment: SimulatedDeployment) -> Scope:
-    identity = Identity(deployment.store.tenant, "token", admin=False, allowed_models=("*",))
-    return Scope.for_request(Caller(identity, USER, RequestId("req_1"), None, 0, "/"), deployment.store)
-
-
 async def start(deployment: SimulatedDeployment, session: SessionId) -> Job:
     """Start the job of a request; each call repeats the same request."""
     request = idempotent_request("key", "body")
     with inject(Invocation(points=deployment.points, role="route")):
         return await deployment.services.compaction_jobs.start(
-            scope(deployment), AGENT, session, fallback_model="small", idempotency=request
+            scope_of(deployment.store, USER), AGENT, session, fallback_model="small", idempotency=request
         )
 
 
-async def test_a_retry_sends_the_message_of_a_queued_job_again(
-    deployment: SimulatedDeployment,
-) -> None:
+async def test_a_retry_sends_the_message_of_a_queued_job_again(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     deployment.points = CallFaults({4: Fault.CRASH_BEFORE})
     with pytest.raises(Crash):

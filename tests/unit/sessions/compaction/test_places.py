@@ -48,7 +48,7 @@ def deployment(tmp_path: Path) -> Iterator[SimulatedDeployment]:
 
 
 async def request(deployment: SimulatedDeployment, count: int) -> list[JobId]:
-    answers = [await deployment.compact(await deployment.session(), ASYNC) for _ in range(count)]
+    answers = [await deployment.try_compact(await deployment.session(), ASYNC) for _ in range(count)]
     return [JobId(answer.json()["job_id"]) for answer in answers if answer is not None]
 
 

@@ -49,7 +49,6 @@ def deployment(tmp_path: Path) -> Iterator[SimulatedDeployment]:
 
 async def start_job(deployment: SimulatedDeployment, session: SessionId) -> JobId:
     answer = await deployment.compact(session, {"Prefer": "respond-async"})
-    assert answer is not None
     assert answer.status_code == 202, answer.text
     return JobId(answer.json()["job_id"])
 
@@ -59,6 +58,21 @@ async def job_of(deployment: SimulatedDeployment, job: JobId) -> Job:
         record = await read_job(deployment.store, job)
     assert record is not None
     return record
+
+
+async def failure_of(deployment: SimulatedDeployment, job: JobId) -> str | None:
+    failure = (await job_of(deployment, job)).failure
+    return failure.code if failure is not None else None
+
+
+async def check_released(deployment: SimulatedDeployment, session: SessionId) -> None:
+    head = await deployment.head(session)
+    assert (head.hold, head.archived_at) == (None, None)
+
+
+async def run_steps(deployment: SimulatedDeployment, job: str, *steps: str) -> None:
+    for step in steps:
+        await deployment.step(step, job)
 
 
 async def drafts(deployment: SimulatedDeployment) -> list[str]:
@@ -108,8 +122,7 @@ async def test_the_hold_is_renewed_during_a_long_summary(deployment: SimulatedDe
 
 async def test_a_repeated_summarise_step_does_not_call_the_model_again(deployment: SimulatedDeployment) -> None:
     job = await start_job(deployment, await deployment.session())
-    await deployment.step("summarise", job)
-    await deployment.step("summarise", job)
+    await run_steps(deployment, job, "summarise", "summarise")
     assert len(deployment.model.requests) == 1
     await deployment.step("commit", job)
     assert await drafts(deployment) == []
@@ -137,9 +150,7 @@ async def test_a_step_reads_the_current_budget_of_the_tenant(deployment: Simulat
         await Cascade(deployment.services.config).change(deployment.store, {"monthly_budget_usd": 0})
     job = await start_job(deployment, await deployment.session())
     await deployment.step("summarise", job)
-    failure = (await job_of(deployment, job)).failure
-    assert failure is not None
-    assert failure.code == "budget_exceeded"
+    assert await failure_of(deployment, job) == "budget_exceeded"
     assert deployment.model.requests == []
 
 
@@ -207,15 +218,13 @@ async def test_a_job_that_fails_during_its_commit_leaves_its_session_released(
     monkeypatch.setattr(steps, "load_turns", fail_after_load)
     await deployment.step("commit", job)
     assert (await job_of(deployment, job)).status == "failed"
-    head = await deployment.head(session)
-    assert (head.hold, head.archived_at) == (None, None)
+    await check_released(deployment, session)
 
 
 async def test_a_turn_added_while_the_hold_was_lost_is_kept(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     job = await start_job(deployment, session)
-    await deployment.step("plan", job)
-    await deployment.step("summarise", job)
+    await run_steps(deployment, job, "plan", "summarise")
     await asyncio.sleep(LEASE_SECONDS + 1)
     await say(deployment, session, "in between")
     await deployment.step("commit", job)
@@ -235,8 +244,7 @@ async def test_a_step_fails_until_the_new_holder_releases_the_session(deployment
         with pytest.raises(StepFailed):
             await deployment.step(step, job)
     await deployment.step("fail", other)
-    await deployment.step("summarise", job)
-    await deployment.step("commit", job)
+    await run_steps(deployment, job, "summarise", "commit")
     assert (await job_of(deployment, job)).status == "succeeded"
 
 
@@ -248,9 +256,7 @@ async def test_a_job_that_never_got_its_hold_back_fails_with_session_busy(deploy
     with pytest.raises(StepFailed):
         await deployment.step("plan", job)
     await deployment.step("fail", job)
-    failure = (await job_of(deployment, job)).failure
-    assert failure is not None
-    assert failure.code == "session_busy"
+    assert await failure_of(deployment, job) == "session_busy"
     hold = (await deployment.head(session)).hold
     assert hold is not None
     assert hold.owner == other
@@ -262,8 +268,7 @@ async def test_a_job_fails_with_the_successor_that_another_job_created(deploymen
     await deployment.step("summarise", late)
     await asyncio.sleep(LEASE_SECONDS + 1)
     faster = await start_job(deployment, session)
-    for step in ("plan", "summarise", "commit"):
-        await deployment.step(step, faster)
+    await run_steps(deployment, faster, "plan", "summarise", "commit")
     await deployment.step("commit", late)
     failure = (await job_of(deployment, late)).failure
     assert failure is not None
@@ -283,9 +288,7 @@ async def test_a_deleted_session_leaves_no_summary(deployment: SimulatedDeployme
     with deployment.quiet():
         await delete_session(deployment.store, session, AGENT, USER, deployment.clock())
     await deployment.step("commit", job)
-    record = await job_of(deployment, job)
-    assert record.failure is not None
-    assert record.failure.code == "session_not_found"
+    assert await failure_of(deployment, job) == "session_not_found"
     assert "Berlin" not in str(deployment.stored())
 
 
@@ -328,8 +331,7 @@ async def test_a_step_releases_the_session_if_its_job_has_failed_meanwhile(
     monkeypatch.setattr(steps, "acquire_hold", fail_before_hold)
     await deployment.step(step, job)
     assert (await job_of(deployment, job)).status == "failed"
-    head = await deployment.head(session)
-    assert (head.hold, head.archived_at) == (None, None)
+    await check_released(deployment, session)
     assert await drafts(deployment) == []
 
 
@@ -340,19 +342,16 @@ async def test_a_failed_job_stays_failed(deployment: SimulatedDeployment) -> Non
     failed = await job_of(deployment, job)
     assert failed.failure is not None
     assert failed.failure.code == "storage_unavailable"
-    for step in ("plan", "summarise", "commit", "fail"):
-        await deployment.step(step, job)
+    await run_steps(deployment, job, "plan", "summarise", "commit", "fail")
     assert await job_of(deployment, job) == failed
-    head = await deployment.head(session)
-    assert (head.hold, head.archived_at) == (None, None)
+    await check_released(deployment, session)
 
 
 async def test_a_late_retry_of_the_failing_step_does_not_undo_a_success(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
     job = await start_job(deployment, session)
     unfinished = await job_of(deployment, job)
-    for step in ("plan", "summarise", "commit"):
-        await deployment.step(step, job)
+    await run_steps(deployment, job, "plan", "summarise", "commit")
     succeeded = await job_of(deployment, job)
     stored = deployment.stored()
     await deployment.step("fail", job)
@@ -371,8 +370,7 @@ async def test_a_commit_without_a_summary_fails(deployment: SimulatedDeployment)
 
 async def test_the_steps_of_a_missing_job_do_nothing(deployment: SimulatedDeployment) -> None:
     stored = deployment.stored()
-    for step in ("plan", "summarise", "commit", "fail"):
-        await deployment.step(step, "job_" + "0" * 26)
+    await run_steps(deployment, "job_" + "0" * 26, "plan", "summarise", "commit", "fail")
     assert deployment.stored() == stored
 
 
@@ -390,8 +388,7 @@ async def test_a_failed_renewal_stops_the_summary_and_a_retry_completes_it(deplo
         await deployment.step("summarise", job)
     assert await drafts(deployment) == []
     deployment.model.before_chat = None
-    await deployment.step("summarise", job)
-    await deployment.step("commit", job)
+    await run_steps(deployment, job, "summarise", "commit")
     assert (await job_of(deployment, job)).status == "succeeded"
 
 
@@ -402,11 +399,8 @@ async def test_a_step_after_the_time_limit_fails_the_job(deployment: SimulatedDe
     await deployment.step("summarise", job)
     await asyncio.sleep(JOB_SECONDS)
     await deployment.step(step, job)
-    record = await job_of(deployment, job)
-    assert record.failure is not None
-    assert record.failure.code == "upstream_timeout"
-    head = await deployment.head(session)
-    assert (head.hold, head.archived_at) == (None, None)
+    assert await failure_of(deployment, job) == "upstream_timeout"
+    await check_released(deployment, session)
 
 
 class Limited:

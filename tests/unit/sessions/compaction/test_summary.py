@@ -24,7 +24,7 @@ from tests.unit.sessions.compaction.summary_models import (
     instruction,
     material,
     merges,
-    summarizer_over,
+    summarise,
     summary_deltas,
     summary_model,
 )
@@ -44,10 +44,7 @@ async def summary_of(
     earlier: str | None = None,
     mask_observations: bool = True,
 ) -> str:
-    summarizer = summarizer_over(model, config(by))
-    return (
-        await summarizer.summarise(scope, messages, earlier=earlier, mask_observations=mask_observations, fallback_model="own")
-    ).text
+    return (await summarise(model, scope, messages, config(by), earlier=earlier, mask_observations=mask_observations)).text
 
 
 def numbering_model() -> Callable[[ChatRequest], Answer]:
@@ -58,9 +55,7 @@ def numbering_model() -> Callable[[ChatRequest], Answer]:
 
 async def test_a_short_conversation_is_summarised_by_one_call(store: TenantStore) -> None:
     model = summary_model(lambda _: summary_deltas(" Ana has 300 Euro.\n"))
-    summary = await summarizer_over(model, config()).summarise(
-        make_scope(store), SHORT, earlier="Ana moves.", mask_observations=True, fallback_model="own"
-    )
+    summary = await summarise(model, make_scope(store), SHORT, earlier="Ana moves.")
     assert (summary.text, summary.model) == ("Ana has 300 Euro.", "small")
     (request,) = model.requests
     assert [message.role for message in request.messages] == [Role.SYSTEM, Role.USER]
@@ -111,9 +106,7 @@ async def test_an_answer_that_was_cut_off_is_requested_with_twice_the_tokens(sto
 
 async def test_without_a_summary_model_the_agents_model_writes_the_summary(store: TenantStore) -> None:
     model = summary_model(lambda _: summary_deltas("Ana."))
-    summary = await summarizer_over(model, config(None)).summarise(
-        make_scope(store), SHORT, earlier=None, mask_observations=True, fallback_model="own"
-    )
+    summary = await summarise(model, make_scope(store), SHORT, config(None))
     assert summary.model == "own"
     assert model.requests[0].model == "own"
 
@@ -123,9 +116,7 @@ async def test_without_a_summary_model_the_token_must_allow_the_agents_model(
     store: TenantStore, fallback_model: str | None
 ) -> None:
     model = summary_model(lambda _: summary_deltas("Ana."))
-    work = summarizer_over(model, config(None)).summarise(
-        make_scope(store, allowed=["small"]), SHORT, earlier=None, mask_observations=True, fallback_model=fallback_model
-    )
+    work = summarise(model, make_scope(store, allowed=["small"]), SHORT, config(None), fallback_model=fallback_model)
     with pytest.raises(ModelNotAllowed, match="compact_summary_model"):
         await work
     assert model.requests == []
@@ -144,9 +135,7 @@ async def test_calls_of_the_tenants_summary_model_are_audited_and_counted(store:
     assert scope.tally.total.usd > 0
 
 
-async def test_a_long_conversation_is_summarised_in_parts_with_the_earlier_summary(
-    store: TenantStore,
-) -> None:
+async def test_a_long_conversation_is_summarised_in_parts_with_the_earlier_summary(store: TenantStore) -> None:
     model = summary_model(numbering_model())
     text = await summary_of(model, make_scope(store), conversation(20), earlier="Ana moves.")
     parts, (last,) = model.requests[:-1], model.requests[-1:]
@@ -217,8 +206,8 @@ def test_every_request_fits_the_window_and_every_summary_its_limit(
     gateway = gateway.model_copy(
         update={"models": tuple(one.model_copy(update={"context_window": window}) for one in gateway.models)}
     )
-    work = summarizer_over(model, gateway).summarise(
-        make_scope(store), messages, earlier="fact " * earlier or None, mask_observations=mask_observations, fallback_model="own"
+    work = summarise(
+        model, make_scope(store), messages, gateway, earlier="fact " * earlier or None, mask_observations=mask_observations
     )
     text = asyncio.run(work).text
     assert 0 < len(text) <= MAX_SUMMARY_CHARACTERS
@@ -254,24 +243,18 @@ async def test_a_shorter_summary_is_requested_once_after_one_that_is_too_long(st
     assert model.requests[0].messages[1] == model.requests[1].messages[1]
 
 
-async def test_invisible_characters_are_removed_from_a_summary(store: TenantStore) -> None:
-    model = summary_model(lambda _: summary_deltas("\u200bAna\u2060 moves.\u202e \n"))
-    assert await summary_of(model, make_scope(store), SHORT) == "Ana moves."
-
-
-async def test_half_of_a_surrogate_pair_becomes_a_question_mark(store: TenantStore) -> None:
-    model = summary_model(lambda _: summary_deltas("Ana moves \ud83d."))
-    assert await summary_of(model, make_scope(store), SHORT) == "Ana moves ?."
-
-
-async def test_reasoning_is_removed_from_a_summary(store: TenantStore) -> None:
-    model = summary_model(lambda _: summary_deltas("<think>\nWho is Ana?\n</think>\n\nAna moves."))
-    assert await summary_of(model, make_scope(store), SHORT) == "Ana moves."
-
-
-async def test_a_streamed_summary_is_the_text_of_all_its_deltas(store: TenantStore) -> None:
-    model = summary_model(lambda _: [ChatDelta("Ana "), ChatDelta("moves."), ChatDelta(finish_reason=FinishReason.STOP)])
-    assert await summary_of(model, make_scope(store), SHORT) == "Ana moves."
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (summary_deltas("\u200bAna\u2060 moves.\u202e \n"), "Ana moves."),
+        (summary_deltas("Ana moves \ud83d."), "Ana moves ?."),
+        (summary_deltas("<think>\nWho is Ana?\n</think>\n\nAna moves."), "Ana moves."),
+        ([ChatDelta("Ana "), ChatDelta("moves."), ChatDelta(finish_reason=FinishReason.STOP)], "Ana moves."),
+    ],
+    ids=["invisible characters", "half of a surrogate pair", "reasoning", "several deltas"],
+)
+async def test_a_summary_is_the_visible_text_of_all_deltas(store: TenantStore, written: list[ChatDelta], text: str) -> None:
+    assert await summary_of(summary_model(lambda _: written), make_scope(store), SHORT) == text
 
 
 async def test_a_cancelled_summary_leaves_no_call_in_flight(store: TenantStore) -> None:

@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 from spass.aws.clients import TenantStore
-from spass.core.errors import (
-    BudgetExceeded,
-    RateLimited,
-    RecursionDepthExceeded,
-    SpassError,
-    StorageUnavailable,
-    SummaryFailed,
-)
+from spass.core.errors import BudgetExceeded, RateLimited, RecursionDepthExceeded, SpassError, StorageUnavailable, SummaryFailed
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Deadline
 from spass.llm import errors as llm
@@ -29,6 +22,8 @@ from tests.unit.sessions.compaction.summary_models import (
     conversation,
     material,
     merges,
+    questions,
+    summarise,
     summarizer_over,
     summary_deltas,
     summary_model,
@@ -76,9 +71,7 @@ async def test_a_model_that_fails_fails_the_summary(
 
     model = summary_model(write)
     with pytest.raises(SpassError) as raised:
-        await summarizer_over(model, config()).summarise(
-            make_scope(store), situation.messages, earlier=situation.earlier, mask_observations=True, fallback_model="own"
-        )
+        await summarise(model, make_scope(store), situation.messages, earlier=situation.earlier)
     assert type(raised.value) is SummaryFailed
     assert raised.value.details == {"reason": reason, "model": "small"}
     assert SECRET not in raised.value.message
@@ -91,9 +84,7 @@ async def test_a_model_that_fails_fails_the_summary(
 async def test_a_failure_cancels_the_concurrent_calls(store: TenantStore, failing: int) -> None:
     model = summary_model(lambda _: llm.BackendBadRequest("no") if len(model.requests) == failing else summary_deltas("Fine."))
     with pytest.raises(SummaryFailed):
-        await summarizer_over(model, config()).summarise(
-            make_scope(store), conversation(300), earlier=None, mask_observations=True, fallback_model="own"
-        )
+        await summarise(model, make_scope(store), conversation(300))
     assert len(model.requests) < 16
     assert model.closed == len(model.requests)
 
@@ -109,36 +100,37 @@ async def test_a_request_that_the_provider_rejects_as_too_long_is_split(store: T
 
     model = summary_model(write)
     messages = conversation(40)
-    work = summarizer_over(model, config("roomy")).summarise(
-        make_scope(store), messages, earlier="Ana.", mask_observations=False, fallback_model="own"
-    )
+    work = summarise(model, make_scope(store), messages, config("roomy"), earlier="Ana.", mask_observations=False)
     assert (await work).text == "Part."
     accepted_requests = [
         r for r in model.requests if not merges(r) and sum(len(m.content) for m in r.messages) <= actual_window + 700
     ]
-    questions = sorted(line["user"] for request in accepted_requests for line in material(request) if "user" in line)
-    assert questions == sorted(message.content for message in messages if message.role is Role.USER)
+    assert questions(accepted_requests) == sorted(message.content for message in messages if message.role is Role.USER)
     assert len(model.requests) - len(accepted_requests) < 16  # a request that was too long is not sent again
 
 
-async def test_a_silently_truncated_request_is_split(store: TenantStore) -> None:
-    """Some servers silently truncate a prompt that exceeds their window; only the token count reveals it."""
-    window = 4096
+def truncated(request: ChatRequest, window: int) -> Answer:
+    """Answer as servers that silently truncate a prompt that exceeds their window; only the token count reveals it."""
+    tokens = sum(len(message.content) for message in request.messages) // 4
+    return [ChatDelta("Part.", finish_reason=FinishReason.STOP, usage=TokenUsage(min(tokens, window), 2))]
 
-    def write(request: ChatRequest) -> Answer:
-        tokens = sum(len(message.content) for message in request.messages) // 4
-        return [ChatDelta("Part.", finish_reason=FinishReason.STOP, usage=TokenUsage(min(tokens, window), 2))]
 
-    model = summary_model(write)
-    messages = conversation(1000, 40)
-    work = summarizer_over(model, config("vast")).summarise(
-        make_scope(store), messages, earlier=None, mask_observations=True, fallback_model="own"
-    )
-    assert (await work).text == "Part."
-    accepted_requests = [one for one in model.requests if sum(len(message.content) for message in one.messages) / 4 <= window]
-    questions_read = {line["user"] for request in accepted_requests for line in material(request) if "user" in line}
-    assert questions_read == {message.content for message in messages if message.role is Role.USER}
-    assert len(model.requests) - len(accepted_requests) == 1
+def fits(request: ChatRequest, window: int) -> bool:
+    return sum(len(message.content) for message in request.messages) / 4 < window
+
+
+@pytest.mark.parametrize(
+    ("window", "messages"),
+    # the tokens that the second one reads are a multiple of 1024, and too close to those sent for a comparison
+    [(4096, conversation(1000, 40)), (8192, conversation(200, 45))],
+    ids=["far beyond", "shortly before its end"],
+)
+async def test_a_silently_truncated_request_is_split(store: TenantStore, window: int, messages: Sequence[Message]) -> None:
+    model = summary_model(lambda request: truncated(request, window))
+    assert (await summarise(model, make_scope(store), messages, config("vast"))).text == "Part."
+    accepted = [request for request in model.requests if fits(request, window)]
+    assert set(questions(accepted)) == {message.content for message in messages if message.role is Role.USER}
+    assert len(model.requests) - len(accepted) == 1
 
 
 async def test_tokens_of_a_failed_attempt_do_not_hide_a_truncation(store: TenantStore) -> None:
@@ -148,56 +140,26 @@ async def test_tokens_of_a_failed_attempt_do_not_hide_a_truncation(store: Tenant
         if len(model.requests) == 1:
             context.attempt.sent = True
             return llm.BackendUnavailable("gone")
-        tokens = sum(len(message.content) for message in request.messages) // 4
-        return [ChatDelta("Part.", finish_reason=FinishReason.STOP, usage=TokenUsage(min(tokens, window), 2))]
+        return truncated(request, window)
 
     model, gateway = ScriptedModel(write), config("vast")
     gateway = gateway.model_copy(update={"llm": gateway.llm.model_copy(update={"retries": 1, "retry_base_delay": 0.01})})
     messages = conversation(1000, 40)
-    await summarizer_over(model, gateway).summarise(
-        make_scope(store), messages, earlier=None, mask_observations=True, fallback_model="own"
-    )
-    accepted_requests = [one for one in model.requests if sum(len(message.content) for message in one.messages) / 4 <= window]
-    questions_read = {line["user"] for request in accepted_requests for line in material(request) if "user" in line}
-    assert questions_read == {message.content for message in messages if message.role is Role.USER}
-
-
-async def test_a_request_truncated_shortly_before_its_end_is_split(
-    store: TenantStore,
-) -> None:
-    """The tokens read are then a multiple of 1024, and too close to those sent for a comparison."""
-    window = 8192
-
-    def write(request: ChatRequest) -> Answer:
-        tokens = sum(len(message.content) for message in request.messages) // 4
-        return [ChatDelta("Part.", finish_reason=FinishReason.STOP, usage=TokenUsage(min(tokens, window), 2))]
-
-    model = summary_model(write)
-    messages = conversation(200, 45)
-    work = summarizer_over(model, config("vast")).summarise(
-        make_scope(store), messages, earlier=None, mask_observations=True, fallback_model="own"
-    )
-    assert (await work).text == "Part."
-    accepted_requests = [one for one in model.requests if sum(len(message.content) for message in one.messages) / 4 < window]
-    questions_read = {line["user"] for request in accepted_requests for line in material(request) if "user" in line}
-    assert questions_read == {message.content for message in messages if message.role is Role.USER}
-    assert len(model.requests) - len(accepted_requests) == 1
+    await summarise(model, make_scope(store), messages, gateway)
+    accepted = [request for request in model.requests if fits(request, window)]
+    assert set(questions(accepted)) == {message.content for message in messages if message.role is Role.USER}
 
 
 async def test_a_provider_with_rounded_token_counts_causes_no_endless_loop(store: TenantStore) -> None:
     model = summary_model(lambda _: [ChatDelta("Ana.", usage=TokenUsage(4096, 2))])
-    await summarizer_over(model, config("vast")).summarise(
-        make_scope(store), conversation(300), earlier=None, mask_observations=True, fallback_model="own"
-    )
+    await summarise(model, make_scope(store), conversation(300), config("vast"))
     assert len(model.requests) < 10
 
 
 @pytest.mark.parametrize("tokens", [0, 10, 1023])
 async def test_very_small_token_counts_are_not_taken_for_a_truncation(store: TenantStore, tokens: int) -> None:
     model = summary_model(lambda _: [ChatDelta("Ana.", usage=TokenUsage(tokens, 2))])
-    await summarizer_over(model, config("vast")).summarise(
-        make_scope(store), conversation(500), earlier=None, mask_observations=True, fallback_model="own"
-    )
+    await summarise(model, make_scope(store), conversation(500), config("vast"))
     assert len(model.requests) == 1
 
 
@@ -205,9 +167,8 @@ async def test_a_model_with_a_tiny_window_is_not_called(store: TenantStore) -> N
     gateway = config("tiny")
     models = tuple(one.model_copy(update={"context_window": 200}) for one in gateway.models)
     model = summary_model(lambda _: summary_deltas("Ana."))
-    work = summarizer_over(model, gateway.model_copy(update={"models": models}))
     with pytest.raises(SummaryFailed) as raised:
-        await work.summarise(make_scope(store), conversation(1), earlier=None, mask_observations=True, fallback_model="own")
+        await summarise(model, make_scope(store), conversation(1), gateway.model_copy(update={"models": models}))
     assert raised.value.details["reason"] == "context_length_exceeded"
     assert model.requests == []
 
@@ -215,9 +176,7 @@ async def test_a_model_with_a_tiny_window_is_not_called(store: TenantStore) -> N
 async def test_a_conversation_far_too_long_for_a_window_makes_no_call(store: TenantStore) -> None:
     model = summary_model(lambda _: summary_deltas("Ana."))
     with pytest.raises(SummaryFailed) as raised:
-        await summarizer_over(model, config("tiny")).summarise(
-            make_scope(store), [Message(Role.USER, "word " * 40_000)], earlier=None, mask_observations=True, fallback_model="own"
-        )
+        await summarise(model, make_scope(store), [Message(Role.USER, "word " * 40_000)], config("tiny"))
     assert raised.value.details["reason"] == "context_length_exceeded"
     assert model.requests == []
 
@@ -234,9 +193,7 @@ async def test_a_model_whose_summaries_never_get_shorter_fails(store: TenantStor
 
     model = summary_model(write)
     with pytest.raises(SummaryFailed) as raised:
-        await summarizer_over(model, config("roomy")).summarise(
-            make_scope(store), conversation(5, 3500), earlier=None, mask_observations=True, fallback_model="own"
-        )
+        await summarise(model, make_scope(store), conversation(5, 3500), config("roomy"))
     assert raised.value.details["reason"] == "context_length_exceeded"
     assert len(model.requests) < 30
 
@@ -245,18 +202,14 @@ async def test_a_model_whose_summaries_never_get_shorter_fails(store: TenantStor
 async def test_a_model_without_a_backend_fails_the_summary(store: TenantStore, model_name: str) -> None:
     model = summary_model(lambda _: summary_deltas("Ana."))
     with pytest.raises(SummaryFailed) as raised:
-        await summarizer_over(model, config(None)).summarise(
-            make_scope(store), conversation(1), earlier=None, mask_observations=True, fallback_model=model_name
-        )
+        await summarise(model, make_scope(store), conversation(1), config(None), fallback_model=model_name)
     assert raised.value.details["reason"] == {"unserved": "no_backend_available", "gone": "model_not_found"}[model_name]
 
 
 async def test_a_request_without_time_left_fails_the_summary(store: TenantStore) -> None:
     scope, model = replace(make_scope(store), deadline=Deadline.after(0)), summary_model(lambda _: summary_deltas("Ana."))
     with pytest.raises(SummaryFailed) as raised:
-        await summarizer_over(model, config()).summarise(
-            scope, conversation(1), earlier=None, mask_observations=True, fallback_model="own"
-        )
+        await summarise(model, scope, conversation(1))
     assert raised.value.details["reason"] == "upstream_timeout"
 
 
@@ -283,13 +236,7 @@ async def test_limits_of_the_tenant_are_raised_unchanged(
 async def test_errors_that_the_model_did_not_cause_are_raised_unchanged(store: TenantStore, turns: int) -> None:
     async def error_of(model: ScriptedModel, depth: int = 0) -> type[SpassError]:
         with pytest.raises(SpassError) as raised:
-            await summarizer_over(model, config()).summarise(
-                at_depth(make_scope(store), depth),
-                conversation(turns),
-                earlier=None,
-                mask_observations=True,
-                fallback_model="own",
-            )
+            await summarise(model, at_depth(make_scope(store), depth), conversation(turns))
         return type(raised.value)
 
     model = summary_model(lambda _: summary_deltas("Ana."))
@@ -302,9 +249,7 @@ async def test_errors_that_the_model_did_not_cause_are_raised_unchanged(store: T
 async def test_a_rate_limit_of_the_backends_fails_the_summary(store: TenantStore) -> None:
     model = summary_model(lambda _: llm.BackendRateLimited("slow down", retry_after=7))
     with pytest.raises(SummaryFailed) as raised:
-        await summarizer_over(model, config()).summarise(
-            make_scope(store), conversation(1), earlier=None, mask_observations=True, fallback_model="own"
-        )
+        await summarise(model, make_scope(store), conversation(1))
     assert raised.value.details["reason"] == "rate_limited"
     assert raised.value.retry_after == pytest.approx(7, abs=1)
 
@@ -312,7 +257,5 @@ async def test_a_rate_limit_of_the_backends_fails_the_summary(store: TenantStore
 async def test_a_failed_call_is_audited(store: TenantStore) -> None:
     before, model = len(await audit_of(store)), summary_model(lambda _: llm.BackendBadRequest("no"))
     with pytest.raises(SummaryFailed):
-        await summarizer_over(model, config()).summarise(
-            make_scope(store), conversation(1), earlier=None, mask_observations=True, fallback_model="own"
-        )
+        await summarise(model, make_scope(store), conversation(1))
     assert [record["status"] for record in (await audit_of(store))[before:]] == ["upstream_rejected"]
