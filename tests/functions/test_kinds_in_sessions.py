@@ -39,7 +39,7 @@ def test_think_text_is_neither_in_the_stream_nor_in_the_history(gateway: Gateway
     assert [message["content"] for message in messages] == ["What?", "It is 42."] * 2
 
 
-def test_a_react_session_keeps_calls_with_their_results_and_shows_them_to_the_model_as_text(gateway: Gateway) -> None:
+def test_a_react_session_keeps_calls_and_shows_them_to_the_model_as_text(gateway: Gateway) -> None:
     session = with_agent(gateway, "react", "calculator")
     gateway.model.script = in_turn([ACTION, "Final Answer: 42", "Final Answer: You asked for 6*7."])
     reply = gateway.send("POST", f"{session}/messages", body={"message": "What is 6*7?"}).json

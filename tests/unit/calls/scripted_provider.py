@@ -12,6 +12,7 @@ from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.core.ids import RequestId, TenantId, UserId
 from spass.core.messages import TokenUsage
+from spass.llm.errors import BackendUnavailable
 from spass.llm.router import Router
 from spass.llm.types import ChatDelta, EmbeddingReply, EmbeddingRequest, pack_rows
 from spass.tenancy.config import GatewayConfig
@@ -62,6 +63,19 @@ def vectors_of(tokens: int) -> Callable[[EmbeddingRequest], EmbeddingReply]:
         return EmbeddingReply(pack_rows(rows), len(rows), 3, TokenUsage(tokens * len(rows)))
 
     return embed
+
+
+def failing_second_embedding() -> ScriptedModel:
+    """Return a model whose second request for embeddings fails."""
+    model = scripted_model()
+
+    def fail_second(request: EmbeddingRequest) -> EmbeddingReply:
+        if len(model.embeddings) == 2:
+            raise BackendUnavailable("down")
+        return vectors_of(2)(request)
+
+    model.vectors = fail_second
+    return model
 
 
 def calls_of(model: ScriptedModel, config: GatewayConfig = CONFIG, admission: Admission | None = None) -> Calls:

@@ -15,12 +15,19 @@ from spass.core.errors import BudgetExceeded, SpassError, UpstreamError
 from spass.core.ids import AgentName, RequestId, SessionId
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.llm.errors import BackendUnavailable
-from spass.llm.types import ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
+from spass.llm.types import ChatDelta, ChatRequest
 from spass.metering import audit
 from spass.testing.event_log import EventLog
 from spass.testing.faults import Fault, FaultPlan, inject
 from spass.testing.model import Deltas
-from tests.unit.calls.scripted_provider import CONFIG, audit_of, calls_of, make_scope, scripted_model, vectors_of
+from tests.unit.calls.scripted_provider import (
+    CONFIG,
+    audit_of,
+    calls_of,
+    failing_second_embedding,
+    make_scope,
+    scripted_model,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -155,16 +162,8 @@ async def test_several_requests_for_embeddings_are_one_start_and_one_end(scope: 
 
 
 async def test_failed_embeddings_have_one_end(scope: Scope, store: TenantStore, log: EventLog) -> None:
-    provider = scripted_model()
-
-    def fail_second(request: EmbeddingRequest) -> EmbeddingReply:
-        if len(provider.embeddings) == 2:
-            raise BackendUnavailable("down")
-        return vectors_of(2)(request)
-
-    provider.vectors = fail_second
     with pytest.raises(UpstreamError):
-        await calls_of(provider).embed(scope, ["x"] * 64)
+        await calls_of(failing_second_embedding()).embed(scope, ["x"] * 64)
     assert [(end.status, end.prompt_tokens) for end in log.of(INFERENCE_END)] == [("upstream_error", 64)]
     await compare_with_audit(log, store)
 

@@ -7,8 +7,14 @@ import pytest
 from spass.aws.clients import TenantStore
 from spass.core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, UpstreamError
 from spass.llm.errors import BackendUnavailable
-from spass.llm.types import EmbeddingReply, EmbeddingRequest
-from tests.unit.calls.scripted_provider import audit_of, calls_of, make_scope, scripted_model, vectors_of
+from tests.unit.calls.scripted_provider import (
+    audit_of,
+    calls_of,
+    failing_second_embedding,
+    make_scope,
+    scripted_model,
+    vectors_of,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -46,16 +52,8 @@ async def test_the_allow_list_also_applies_to_the_configured_model(store: Tenant
 
 async def test_the_usage_of_a_failed_call_is_charged(store: TenantStore) -> None:
     scope = make_scope(store)
-    provider = scripted_model()
-
-    def fail_second(request: EmbeddingRequest) -> EmbeddingReply:
-        if len(provider.embeddings) == 2:
-            raise BackendUnavailable("down")
-        return vectors_of(2)(request)
-
-    provider.vectors = fail_second
     with pytest.raises(UpstreamError):
-        await calls_of(provider).embed(scope, ["x"] * 64)
+        await calls_of(failing_second_embedding()).embed(scope, ["x"] * 64)
     (record,) = await audit_of(store)
     assert (record["status"], record["prompt_tokens"], record["attempts"]) == ("upstream_error", 64, 2)
     assert scope.tally.total.sub_calls == 1

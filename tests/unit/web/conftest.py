@@ -1,7 +1,8 @@
 """An app with a small gateway file, served in process."""
 
+import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
@@ -120,3 +121,12 @@ async def client(services: Services) -> AsyncIterator[httpx.AsyncClient]:
         transport=transport, base_url="http://gateway", headers={"Authorization": f"Bearer {TOKEN}"}
     ) as client:
         yield client
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield loop
+    asyncio.set_event_loop(None)
+    loop.close()

@@ -3,7 +3,6 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,6 @@ router = public_router()
 async def thing(name: str, request: Request) -> Response:
     many: list[Any] = request.headers.getlist("x-many")
     return json_response({"name": name, "many": many}, headers={"Location": location(request, f"/a1/things/{name} 2")})
-
-
-@pytest.fixture
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
-    yield loop
-    asyncio.set_event_loop(None)
-    loop.close()
 
 
 def event(path: str, full_path: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -20,15 +19,6 @@ pytestmark = pytest.mark.anyio
 USER = {"SPASS-User-Id": "ada"}
 FILE = {**USER, "Content-Type": FILE_TYPE}
 ARCHIVE = {**USER, "Content-Type": ARCHIVE_TYPE}
-
-
-@pytest.fixture
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
-    yield loop
-    asyncio.set_event_loop(None)
-    loop.close()
 
 
 def test_api_gateway_passes_the_media_types_of_raw_bodies_on_unchanged() -> None:
