@@ -175,8 +175,8 @@ class Scope:
 
     @property
     def first_sleep(self) -> Callable[[float], Awaitable[None]] | None:
-        """Return ``sleep`` until a model was called."""
-        return self.sleep if self.tally.total.sub_calls == 0 else None
+        """Return ``sleep`` until the request has called a chat model or a tool."""
+        return None if self.tally.has_acted else self.sleep
 
     def for_call(self, call: RequestId) -> "Scope":
         """Return the scope of the work that is done for ``call``."""

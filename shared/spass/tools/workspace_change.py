@@ -56,6 +56,7 @@ class PlannedChange:
             "author": asdict(self.author),
             "diffs": [diff.to_json() for diff in self.diffs],
             "answer": self.answer,
+            "removes": False,  # the release before reads it: its gateways may decide what these have stored
         }
 
     @classmethod
