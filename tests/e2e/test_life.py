@@ -196,8 +196,10 @@ def test_the_start_fails_with_a_clear_message_if_the_port_is_in_use(tmp_path: Pa
     assert "Traceback" not in result.stderr
 
 
-def test_a_second_gateway_in_the_same_home_is_refused(gateway: Gateway) -> None:
-    result = _run({"PORT": "0", "SPASS_HOME": str(gateway.home)}, "--port", str(free_port()))
+@pytest.mark.parametrize("same_port", [True, False])
+def test_a_second_gateway_in_the_same_home_is_refused(gateway: Gateway, same_port: bool) -> None:
+    port = gateway.url.rpartition(":")[2] if same_port else str(free_port())
+    result = _run({"PORT": "0", "SPASS_HOME": str(gateway.home)}, "--port", port)
     assert result.returncode == 1
     assert "already runs with its state in" in result.stderr
 
