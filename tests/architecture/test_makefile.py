@@ -58,15 +58,30 @@ def test_a_python_that_is_too_old_or_missing_is_named_and_no_environment_is_made
     assert not [*checkout.glob(".venv*")]
 
 
-def test_an_installation_that_fails_says_what_to_check(checkout: Path) -> None:
-    environment = checkout / ".venv"
-    (environment / "bin").mkdir(parents=True)
+@pytest.fixture
+def environment(checkout: Path) -> Path:
+    """Return a made environment, into which nothing is installed yet."""
+    folder = checkout / ".venv"
+    (folder / "bin").mkdir(parents=True)
     for made in ("bin/activate", "bin/spass", "library.stamp"):
-        (environment / made).touch()
+        (folder / made).touch()
+    return folder
+
+
+def test_an_installation_that_fails_says_what_to_check(checkout: Path, environment: Path) -> None:
     program(environment / "bin/python", "#!/bin/sh\nexit 1\n")
-    result = make(checkout, "validate")
+    result = make(checkout, ".venv/local.stamp")
     assert "pip could not install what the laptop needs. Check the network and pip's index, and try again." in result.stderr
     assert not (environment / "local.stamp").exists()
+
+
+@pytest.mark.parametrize("stamp", [".venv/local.stamp", ".venv-editor/editor.stamp"])
+def test_an_installation_that_ctrl_c_stops_is_not_explained_as_a_failure(checkout: Path, environment: Path, stamp: str) -> None:
+    program(environment / "bin/python", "#!/bin/sh\nkill -INT $PPID\nexit 1\n")
+    result = make(checkout, stamp)
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1, result.stderr  # make's own line
+    assert not (checkout / stamp).exists()
 
 
 def test_a_start_after_the_first_prints_only_what_the_gateway_prints(checkout: Path) -> None:
