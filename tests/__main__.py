@@ -43,12 +43,12 @@ def main() -> int:
         parts = divide(files, recorded_durations(), options.parts)
         reports = [Path(folder, f"{number}.xml") for number in range(len(parts))]
         runs = [
-            Run(f"[{number}] ", [*pytest_options, f"--junitxml={report}", *part])
+            Run(f"[{number}] ", [*pytest_options, f"--junitxml={report}", "--override-ini=junit_family=xunit1", *part])
             for number, (part, report) in enumerate(zip(parts, reports, strict=True), 1)
         ]
         codes = [run.wait() for run in runs]
         if options.record:
-            record(files, reports)
+            record(reports)
     return int(any(codes))
 
 
@@ -104,21 +104,14 @@ def _relay(prefix: str, output: IO[str]) -> None:
         print(prefix + line, end="", flush=True)
 
 
-def record(files: list[str], reports: list[Path]) -> None:
-    """Write the seconds of the ``files`` that took at least ``SHORTEST``, the longest first, from the JUnit ``reports``."""
-    modules = {file.removesuffix(".py").replace("/", "."): file for file in files}
+def record(reports: list[Path]) -> None:
+    """Write the seconds of the files that took at least ``SHORTEST``, the longest first, from the JUnit ``reports``."""
     seconds: dict[str, float] = defaultdict(float)
     for report in reports:
         for case in ET.parse(report).iter("testcase"):
-            module = case.attrib["classname"]
-            seconds[modules.get(module) or modules[module.rpartition(".")[0]]] += float(case.attrib["time"])
-    DURATIONS.write_text(
-        "".join(
-            f"{spent:.1f} {file}\n"
-            for file, spent in sorted(seconds.items(), key=itemgetter(1), reverse=True)
-            if spent >= SHORTEST
-        )
-    )
+            seconds[case.attrib["file"]] += float(case.attrib["time"])
+    rows = sorted(seconds.items(), key=itemgetter(1), reverse=True)
+    DURATIONS.write_text("".join(f"{spent:.1f} {file}\n" for file, spent in rows if spent >= SHORTEST))
 
 
 if __name__ == "__main__":
