@@ -37,7 +37,8 @@ def test_a_summary_that_meets_a_rate_limit_holds_no_function() -> None:
 
 def test_each_step_gets_ids_and_passes_at_most_a_number_on() -> None:
     for name, task in STEPS.items():
-        assert task["Parameters"] == {"step": name.lower(), **IDS}
+        may_wait = {"may_wait": True} if name == "Summarise" else {}
+        assert task["Parameters"] == {"step": name.lower(), **IDS, **may_wait}
         assert task["ResultPath"] == ("$.summary" if name == "Summarise" else None)
         assert [catch["ResultPath"] for catch in task.get("Catch", ())] == [None] * len(task.get("Catch", ()))
 
