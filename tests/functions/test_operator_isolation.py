@@ -18,7 +18,7 @@ from spass.testing.model import Answer, calls, in_turn
 from tests.functions.gateway import Gateway, Reply
 from tests.sampling import SOAK
 
-REQUESTS: Final = 10_000 if SOAK else 1000
+REQUESTS: Final = 10_000 if SOAK else 300
 CALLERS: Final = (
     ("demo-token", "ada"),
     ("demo-token", "ad"),

@@ -65,11 +65,14 @@ def test_a_deletion_of_a_whole_story_is_restored_by_its_user(tab: Tab, standin: 
     ask_for_list_file_and_diff(tab, "What is in src/main.py?", "Add a docstring to main()")
 
     ask(tab, f"Delete the file {path}")
+    expect(approval(tab)).to_be_visible()
+    await_end(tab)  # the history replaces the running turn, and with it the buttons
     approval(tab).get_by_role("button", name="Deny").click()
     expect(approval(tab)).to_contain_text("Denied")
     assert read(standin, path) == "keep me\n"
     ask(tab, f"Delete the file {path}")
     expect(tab.page.get_by_role("article", name="Approval of aider_edit")).to_have_count(2)
+    await_end(tab)
     approval(tab).get_by_role("button", name="Approve").click()
     expect(approval(tab)).to_contain_text("Executed")
     assert read(standin, path) is None

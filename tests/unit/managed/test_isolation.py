@@ -31,7 +31,7 @@ from tests.unit.managed.owned_agents import OwnedAgents
 pytestmark = pytest.mark.anyio
 
 SEED: Final = int(os.environ.get("SPASS_SEED", "17"))
-REQUESTS: Final = 20_000 if SOAK else 1000
+REQUESTS: Final = 20_000 if SOAK else 400
 ERROR: Final = {"code": "upstream_error", "message": "The provider failed."}
 
 
