@@ -1,7 +1,7 @@
 """The ASGI app. A Lambda function serves one route with it, and the laptop serves all routes."""
 
 import gc
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 from urllib.parse import quote
@@ -19,7 +19,6 @@ from spass.core.errors import InternalError, MethodNotAllowed, SpassError, Stora
 from spass.web.edge import EdgeMiddleware
 from spass.web.errors import error_response, from_http, from_validation
 from spass.web.exchange import get_exchange
-from spass.web.routing import CallerRoute
 from spass.web.services import Services
 
 TITLE: Final = "Spass"
@@ -81,8 +80,8 @@ async def _on_error(request: Request, error: Exception) -> Response:
     if isinstance(public_error, InternalError | StorageUnavailable):
         write_line(failure_line(public_error, exchange.request_id))
     services: Services = request.app.state.services
-    route = request.scope.get("route")
-    names = route.query_names if isinstance(route, CallerRoute) else ()
+    # The route's class is not imported: functions without a caller, such as the page's, start without it.
+    names: Collection[str] = getattr(request.scope.get("route"), "query_names", ())
     return error_response(public_error, exchange.request_id, headers, redact=services.redact, query_names=names)
 
 

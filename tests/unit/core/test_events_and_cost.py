@@ -62,11 +62,15 @@ def test_results_are_recorded_in_the_order_of_their_calls() -> None:
 def test_the_results_of_a_reply_with_very_many_calls_are_collected_in_linear_time() -> None:
     calls = tuple(ToolCall(f"call_{number}", "calculator", "{}") for number in range(10_000))
     results = [ToolCallFinished(ToolOutcome(call, {}, 1, Message(Role.TOOL, "1", tool_call_id=call.id), 1)) for call in calls]
-    started = time.process_time()
     asking = InferenceFinished(Message(Role.ASSISTANT, "", tool_calls=calls), FinishReason.TOOL_CALLS)
-    outcome = collect([asking, *results[5000:], *results[:5000]])
-    assert time.process_time() - started < 1
-    assert [tool.call for tool in outcome.tool_calls] == [*calls]
+
+    def seconds() -> float:
+        started = time.process_time()
+        outcome = collect([asking, *results[5000:], *results[:5000]])
+        assert [tool.call for tool in outcome.tool_calls] == [*calls]
+        return time.process_time() - started
+
+    assert min(seconds() for _ in range(3)) < 1  # a tenth of it; one run may meet a collection of garbage
 
 
 MONEY = st.decimals(0, 10, places=6)

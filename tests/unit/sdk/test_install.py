@@ -60,7 +60,7 @@ with Spass() as spass:
 
 
 def test_the_dependencies_are_those_of_the_client(installed: Path) -> None:
-    (metadata,) = installed.glob("spass-*.dist-info/METADATA")
+    (metadata,) = installed.glob("spass_gateway-*.dist-info/METADATA")
     lines = metadata.read_text().splitlines()
     needed = [line.partition(":")[2].strip() for line in lines if line.startswith("Requires-Dist:") and "extra ==" not in line]
     assert [name.partition(">")[0] for name in needed] == ["httpx", "pydantic"]
