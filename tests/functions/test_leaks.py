@@ -45,8 +45,8 @@ from tests.unit.llm.scripted_upstream import Upstream, backend, json_answer
 
 
 def share(*path: str) -> Sequence[dict[str, str]]:
-    """Return a sixth of the batches, which depends on ``path``."""
-    return sampled(BATCHES, 6, "".join(path))
+    """Return a twelfth of the batches, which depends on ``path``."""
+    return sampled(BATCHES, 12, "".join(path))
 
 
 Send = Callable[[Gateway], Reply]

@@ -22,7 +22,7 @@ from tests.functions.hostile_orders import batteries, corpus, edit
 from tests.functions.injection_corpus import Payload
 from tests.functions.obedient_director import LANES, order
 from tests.process_starts import record_process_starts
-from tests.sampling import SOAK
+from tests.sampling import SOAK, sampled
 from tests.stream_grammar import of_type
 
 ROOT: Final = Path(__file__).parents[2]
@@ -127,10 +127,10 @@ PLACES: Final[tuple[Place, ...]] = (
 
 
 def choose(place: Place) -> Iterator[tuple[str, Payload]]:
-    """Yield a director and a payload of every second kind for ``place``, or with ``SPASS_SOAK`` of all kinds and all payloads."""
+    """Yield a director and a payload of every fifth kind for ``place``, or with ``SPASS_SOAK`` of all kinds and all payloads."""
     at = PLACES.index(place)
     kinds = list(dict.fromkeys(payload.kind for payload in corpus("dir-code")))
-    for number, kind in enumerate(kinds if SOAK else kinds[at % 2 :: 2]):
+    for number, kind in enumerate(sampled(kinds, 5, place.__name__)):
         of_kind = [payload for payload in corpus("dir-code") if payload.kind == kind]
         for place_of_payload in range(len(of_kind)) if SOAK else [at % len(of_kind)]:
             director = DIRECTORS[(at + number + place_of_payload) % len(DIRECTORS)]

@@ -19,9 +19,10 @@ from tests.functions.random_turns import (
     script,
     without_threads,
 )
+from tests.sampling import SOAK
 from tests.stream_grammar import collect_reply, comparable_reply, read_events
 
-TURNS = 1000
+TURNS = 1000 if SOAK else 400
 
 
 def send(gateway: Gateway, turn: RandomTurn, session: str, way: str, number: int) -> Reply:
@@ -60,11 +61,5 @@ def test_a_collected_stream_of_a_random_turn_equals_the_blocking_reply(gateway: 
             for name in (what, *(["compaction"] if len(blocking[1]) == 2 else [])):
                 seen[name] = seen.get(name, 0) + 1
     limit = {"max_turns"} if KINDS.get(kind).accepts_tools else set()
-    assert {
-        "stop",
-        "length",
-        "content_filter",
-        "compaction",
-        "upstream_error",
-        "context_length_exceeded",
-    } | limit <= seen.keys(), seen
+    rare = {"upstream_error", "context_length_exceeded"} if SOAK else set()
+    assert {"stop", "length", "content_filter", "compaction"} | limit | rare <= seen.keys(), seen

@@ -38,6 +38,7 @@ from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import Answer
 from spass.tools.base import ForwardEvent, ReportProgress
 from spass.tools.side_by_side import run_side_by_side
+from tests.sampling import SOAK
 from tests.unit.agents.driver_harness import USAGE, ScriptedReply, ScriptedWorld, check_events, echo
 from tests.unit.agents.engine_harness import EngineHarness, agent, says, spoken
 from tests.unit.agents.test_driver import check_answer, check_messages
@@ -46,7 +47,8 @@ from tests.unit.tools.fakes import scope_for, table_of
 
 pytestmark = pytest.mark.anyio
 
-CUTS = 600
+CUTS = 600 if SOAK else 150
+SEEDS = 40 if SOAK else 12
 COST = Cost(Decimal("0.25"), Decimal("0.20"), CostSource.CATALOG, 3)
 ORCHESTRATOR = OrchestratorAgent()
 CANCELLED = {
@@ -214,7 +216,7 @@ async def check_next_turn(history: Sequence[Message]) -> None:
 @pytest.mark.parametrize("kind", AGENTS)
 async def test_a_turn_cut_at_any_event_is_valid(kind: str) -> None:
     cuts = 0
-    for seed in range(40):
+    for seed in range(SEEDS):
         rng = random.Random(seed)
         agent, script = build(kind, rng), random_script(rng)
         uncut = await drain(PausingWorld(script).events(agent))
@@ -232,7 +234,7 @@ async def test_a_turn_cut_at_any_event_is_valid(kind: str) -> None:
             check_cut(events, world.yielded)
             await check_next_turn(collect(events).messages)
             cuts += 1
-    assert cuts > 100
+    assert cuts > 2.5 * SEEDS
 
 
 @pytest.mark.parametrize("kind", AGENTS)
