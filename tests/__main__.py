@@ -25,6 +25,9 @@ TOGETHER: Final = ("tests/e2e/", "tests/page/")
 SHORTEST: Final = 0.5
 """Files that take less, in seconds, are not recorded and are taken to need half of this."""
 
+SHOWN: Final = 12
+"""Lines of a failure that are printed again at the end."""
+
 
 def main() -> int:
     """Run all parts and return 1 if one of them failed."""
@@ -49,6 +52,8 @@ def main() -> int:
         codes = [run.wait() for run in runs]
         if options.record:
             record(reports)
+        for failure in failures(reports):
+            print(f"\n{failure}", flush=True)
     return int(any(codes))
 
 
@@ -102,6 +107,20 @@ class Run:
 def _relay(prefix: str, output: IO[str]) -> None:
     for line in output:
         print(prefix + line, end="", flush=True)
+
+
+def failures(reports: list[Path]) -> list[str]:
+    """Return the name and the last lines of each failed test. Where they were printed first is far above the end of the run."""
+    found = []
+    for report in reports:
+        if not report.exists():
+            found.append("A part ended without a report: its last lines, above, say why.")
+            continue
+        for case in ET.parse(report).iter("testcase"):
+            for failure in (*case.iter("failure"), *case.iter("error")):
+                lines = (failure.text or failure.get("message", "")).splitlines()[-SHOWN:]
+                found.append("\n".join([f"FAILED {case.attrib['file']}::{case.attrib['name']}", *lines]))
+    return found
 
 
 def record(reports: list[Path]) -> None:

@@ -1,6 +1,8 @@
 """Tests of the division of the tests into parts."""
 
-from tests.__main__ import TOGETHER, divide, files_with_tests, recorded_durations
+from pathlib import Path
+
+from tests.__main__ import SHOWN, TOGETHER, divide, failures, files_with_tests, recorded_durations
 
 
 def test_every_file_is_in_one_part() -> None:
@@ -24,3 +26,19 @@ def test_parts_take_about_the_same_time() -> None:
 
 def test_there_are_no_more_parts_than_files() -> None:
     assert divide(["test_a.py", "test_b.py"], {}, 4) == [["test_a.py"], ["test_b.py"]]
+
+
+def test_the_end_of_a_run_names_each_failed_test_and_the_end_of_its_reason(tmp_path: Path) -> None:
+    report = tmp_path / "1.xml"
+    reason = "\n".join(f"line {number}" for number in range(100))
+    report.write_text(
+        f"""<testsuites><testsuite><testcase file="tests/unit/test_a.py" name="test_right"/>
+        <testcase file="tests/unit/test_a.py" name="test_wrong[1]"><failure message="wrong">{reason}</failure></testcase>
+        <testcase file="tests/unit/test_b.py" name="test_b"><error message="failed on setup">no gateway</error></testcase>
+        </testsuite></testsuites>"""
+    )
+    (wrong, broken, missing) = failures([report, tmp_path / "2.xml"])
+    assert wrong.splitlines()[0] == "FAILED tests/unit/test_a.py::test_wrong[1]"
+    assert wrong.splitlines()[1:] == reason.splitlines()[-SHOWN:]
+    assert broken == "FAILED tests/unit/test_b.py::test_b\nno gateway"
+    assert "without a report" in missing
