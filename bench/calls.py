@@ -30,13 +30,13 @@ from bench.processes import ADMIN_TOKEN, TOKEN, USER, emulated_aws, server, sile
 from infra.routes import ROUTES, Route
 from spass.approvals.record import Approval, StoredCall
 from spass.approvals.store import put_approval
-from spass.aws import keys
-from spass.aws.invocation import AwsCall
-from spass.aws.writes import Update
 from spass.core.ids import AgentName, OperatorId, SessionId, TenantId, UserId, new_id
 from spass.core.time import now
 from spass.memory.operator import Operator
 from spass.memory.state import state_creation
+from spass.store import keys
+from spass.store.invocation import ServiceCall
+from spass.store.writes import Update
 from spass.testing.faults import FaultPlan, inject
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Recorder(FaultPlan):
 
     spans: list[tuple[float, float]] = field(default_factory=list)
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         began = time.perf_counter()
         # Named, not super(): the decorator of a slotted dataclass creates a second class, and super() would look in the first.
         result = await FaultPlan.around(self, call, run)

@@ -23,13 +23,13 @@ from spass.agents.kinds.native_react import NativeReActAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.agents.kinds.server_tools import ServerToolsAgent
 from spass.agents.kinds.simple import SimpleAgent
-from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.effects import Infer, ToolOutcome, user
 from spass.core.events import CallEvent, collect
 from spass.core.ids import RequestId, TenantId
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolCallDelta, ToolSpec
 from spass.llm.types import ChatDelta
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.identity import Caller, Identity
 from spass.tools.base import ForwardEvent, ReportProgress
 from spass.tools.side_by_side import run_side_by_side

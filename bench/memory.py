@@ -24,8 +24,8 @@ import numpy as np
 
 from bench.processes import silence_logs, with_one_thread
 from bench.search import Vectors, normal_rows
-from spass.aws.clients import Aws, TenantStore
-from spass.aws.objects import TenantObjects
+from spass.aws.clients import Aws
+from spass.aws.objects import S3Objects
 from spass.core.ids import DocumentId, IndexId, TenantId
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.codes import encode_codes
@@ -49,6 +49,7 @@ from spass.rag.index.objects import (
 from spass.rag.index.segments import encode_array, json_line
 from spass.rag.search.nearest_neighbors import VectorQuery, find_nearest
 from spass.rag.search.residency import Residency, choose_residency
+from spass.store.tenant_store import TenantStore
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -62,7 +63,7 @@ MOST: Final = {Residency.CODES: 1.1, Residency.CODES_AND_VECTORS: 1.3}
 """The most memory that is wanted, in bytes of the codes alone or of the vectors."""
 
 
-class RandomSegments(TenantObjects):
+class RandomSegments(S3Objects):
     """A bucket of segments of ``rows`` random vectors, each of which has the length 1. It makes up what is read."""
 
     def __init__(self, rows: int, dimensions: int) -> None:

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar, cast
 
-from spass.aws.attributes import Item, attribute_of
-from spass.aws.invocation import AwsCall
-from spass.aws.table import Page, Query, Reply
+from spass.aws.attributes import attribute_of
+from spass.store.attributes import Item
+from spass.store.invocation import ServiceCall
+from spass.store.table import Page, Query, Reply
 from spass.testing.faults import FaultPlan, inject
 
 T = TypeVar("T")
@@ -44,7 +45,7 @@ class Meter(FaultPlan):
 
     made: list[MeteredCall] = field(default_factory=list)
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         # Named, not super(): the decorator of a slotted dataclass creates a second class, and super() would look in the first.
         result = await FaultPlan.around(self, call, run)
         said = self.capacity[-1]
@@ -76,7 +77,7 @@ def record_calls() -> Iterator[Meter]:
         yield meter
 
 
-def _read_units(call: AwsCall, response: object) -> float:
+def _read_units(call: ServiceCall, response: object) -> float:
     """Return the units of a read: at least one, for the size of all items together, and half of that if it is not consistent."""
     value = cast("Reply[Page | Item | None]", response).value
     items = value.items if isinstance(value, Page) else [value] if value else []
@@ -86,7 +87,7 @@ def _read_units(call: AwsCall, response: object) -> float:
     return max(1.0, math.ceil(size / _READ_UNIT)) * (1.0 if is_consistent else 0.5)
 
 
-def _bucket_bytes(call: AwsCall, response: object) -> int:
+def _bucket_bytes(call: ServiceCall, response: object) -> int:
     body = {"GetObject": response, "PutObject": call.parameters.get("Body")}.get(call.operation)
     return len(body) if isinstance(body, bytes) else 0
 

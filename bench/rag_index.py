@@ -13,7 +13,6 @@ from bench.meter import Meter, record_calls
 from bench.prices import ResourceUsage
 from bench.search import Vectors, normal_rows
 from infra.routes import ROUTES
-from spass.aws.clients import TenantStore
 from spass.core.ids import IndexId, new_id
 from spass.core.time import Deadline, now
 from spass.rag.index.cache import ObjectCache
@@ -23,6 +22,7 @@ from spass.rag.index.objects import SegmentObjects
 from spass.rag.index.segments import Rows, json_line
 from spass.rag.write.swap import NextVersion, swap
 from spass.rag.write.upsert import put_segment
+from spass.store.tenant_store import TenantStore
 
 DIMENSIONS: Final = 768
 TEXT: Final = "Berlin is the capital of Germany and lies on the Spree. " * 10

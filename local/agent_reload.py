@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from spass.agents.delegate_checks import delegate_problems
 from spass.agents.registry import AgentRegistry, agent_files, load_agent
 from spass.agents.spec import AgentSpec
-from spass.aws.log import failure_line, write_line
+from spass.redaction.log import failure_line, write_line
 from spass.tenancy.config_problem import display_path
 from spass.tenancy.yaml_source import ConfigError
 from spass.tools.registry import TOOLS

@@ -14,10 +14,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from infra.routes import ROUTES
 from local.edge import LambdaEdge
-from spass.aws.log import capture_library_logs
 from spass.core.errors import InvalidRequest
 from spass.core.ids import RequestId, new_id
 from spass.llm.backends import check_backend
+from spass.redaction.log import capture_library_logs
 from spass.tenancy.config import GatewayConfig, load_gateway_config
 from spass.tools.registry import TOOLS
 from spass.web.app import create_app

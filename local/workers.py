@@ -25,9 +25,9 @@ from typing import Any, Final, TypeVar
 from infra.workers import WORKERS
 from local.message_visibility import MessageVisibility
 from local.server import LocalServices
-from spass.aws.log import failure_line, write_line
 from spass.core.messages import Json
 from spass.core.time import Deadline
+from spass.redaction.log import failure_line, write_line
 from spass.web.services import Services
 from spass.web.startup import FunctionFailed
 from spass.web.worker_function import EventHandler, WorkerFunction

@@ -4,7 +4,7 @@ from starlette.responses import Response
 
 from spass.approvals.answers import ApprovalView, DecideApproval
 from spass.approvals.ending import AnswerRecord
-from spass.aws.idempotency import Claim
+from spass.store.idempotency import Claim
 from spass.web.approval_parameters import ApprovalParameter
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app

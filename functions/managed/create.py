@@ -2,9 +2,9 @@
 
 from starlette.responses import Response
 
-from spass.aws.idempotency import Claim
 from spass.managed.answers import ManagedAgentView
 from spass.managed.body import CreateManagedAgent
+from spass.store.idempotency import Claim
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.idempotency import RouteResult, run_idempotently

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from starlette.responses import Response
 
-from spass.aws.idempotency import Claim
 from spass.core.ids import RunId
 from spass.core.messages import Json
 from spass.managed.answers import RunView
 from spass.managed.body import RunManagedAgent
+from spass.store.idempotency import Claim
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.idempotency import RouteResult, run_idempotently

@@ -2,9 +2,9 @@
 
 from starlette.responses import Response
 
-from spass.aws.idempotency import Claim, Completion
 from spass.rag.index.answers import WriteAnswer
 from spass.rag.index.documents import WriteRequest
+from spass.store.idempotency import Claim, Completion
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
 from spass.web.idempotency import RouteResult, run_idempotently

@@ -5,9 +5,9 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spass.aws.idempotency import Claim
 from spass.sessions.compaction.answers import Compaction, JobTicket
 from spass.sessions.session import CompactSession
+from spass.store.idempotency import Claim
 from spass.web.app import location
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app

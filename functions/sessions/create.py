@@ -3,8 +3,8 @@
 from starlette.responses import Response
 
 from spass.agents.usable import check_token
-from spass.aws.idempotency import Claim
 from spass.sessions.session import CreateSession, SessionView
+from spass.store.idempotency import Claim
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.idempotency import RouteResult, run_idempotently

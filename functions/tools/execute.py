@@ -6,9 +6,9 @@ from typing import Annotated, Any
 from pydantic import Field
 from starlette.responses import Response
 
-from spass.aws.idempotency import Claim
 from spass.core.messages import Json
 from spass.redaction.text import redact_json
+from spass.store.idempotency import Claim
 from spass.tenancy.strict_body import StrictBody
 from spass.tools.answers import ToolResult
 from spass.web.exchange import CurrentExchange

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from spass.aws.log import failure_line, write_line
 from spass.core.errors import GATEWAY_STOPPED, InternalError, SpassError, StorageUnavailable
 from spass.core.ids import RequestId, TenantId
 from spass.core.messages import Json
 from spass.core.time import Deadline
 from spass.jobs.dispatch import Dispatcher
 from spass.jobs.runs import runs_handler
+from spass.redaction.log import failure_line, write_line
 from spass.web.errors import envelope
 from spass.web.services import Services
 from spass.web.worker_function import worker_handler

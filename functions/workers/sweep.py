@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from spass.aws.log import failure_line, write_line
 from spass.core.ids import TenantId
 from spass.core.jobs import WorkKind
 from spass.core.messages import Json
 from spass.core.time import Deadline, now, now_s
 from spass.rag.ingest.sweep import sweep_uploads
 from spass.rag.write.sweep import sweep
+from spass.redaction.log import failure_line, write_line
 from spass.sessions.compaction.places import repair as repair_compactions
 from spass.sessions.sweep import sweep_bodies
 from spass.web.services import Services

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from starlette.responses import Response
 
-from spass.aws.idempotency import Claim, Completion
 from spass.core.messages import Json
+from spass.store.idempotency import Claim, Completion
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.idempotency import RouteResult, run_idempotently

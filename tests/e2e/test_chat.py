@@ -15,9 +15,9 @@ import anyio
 import httpx
 import pytest
 
-from spass.aws import keys
 from spass.core.ids import AgentName, TenantId, UserId
 from spass.journal.head import stream_digest
+from spass.store import keys
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer
 from tests.e2e.conftest import WAIT_SECONDS, Gateway, second_gateway, wait_until
 from tests.e2e.sites import Site, chat_model, share

@@ -5,9 +5,6 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from spass.aws import keys
-from spass.aws.idempotency import IdempotentRequest
-from spass.aws.leases import LEASE_SECONDS
 from spass.core.ids import AgentName, SessionId, UserId
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCallDelta
 from spass.journal.chunks import Chunk
@@ -15,6 +12,9 @@ from spass.journal.head import StreamHead, read_head, stream_digest
 from spass.llm.errors import AttemptFailed, BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.sessions.record import TurnRecord
+from spass.store import keys
+from spass.store.idempotency import IdempotentRequest
+from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Fault, inject
 from tests.simulated.chats import AGENT, TENANT, USER, Answer, Chats, Process, wait_while_paused
 from tests.stream_grammar import of_type, receive

@@ -14,10 +14,10 @@ from typing import Any, Final, TypeVar
 
 from spass.agents.kinds.harness import HarnessAgent
 from spass.agents.kinds.registry import KINDS
-from spass.aws.invocation import CALL_PLAN, AwsCall
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.errors import AttemptFailed, BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
+from spass.store.invocation import CALL_PLAN, ServiceCall
 from spass.testing.model import Answer, Deltas, count_letters
 from tests.functions.gateway import Gateway
 
@@ -72,7 +72,7 @@ _IDS: Final = re.compile(r"\b(?:ses|sum|msg|turn|req)_\w+|\bcall_\w+")
 class InLoop:
     """A plan for ``CALL_PLAN`` that makes every AWS call at once, without a thread and without faults."""
 
-    async def around(self, _: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, _: ServiceCall, run: Callable[[], T]) -> T:
         return run()
 
 

@@ -15,11 +15,11 @@ from starlette.types import Message as AsgiMessage
 
 from functions.streams import get, stop
 from spass.agents.interrupt import StopSignal
-from spass.aws.invocation import AwsCall
-from spass.aws.tasks import run_shielded
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.store.invocation import ServiceCall
+from spass.store.shielded import run_shielded
 from spass.testing.model import ScriptedModel
 from spass.tools.base import ReportProgress
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
@@ -170,10 +170,10 @@ class SlowCommits(Process):
 
     seconds: float = 0.0
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         return await (super().around(call, run) if call.is_read else run_shielded(self._write(call, run)))
 
-    async def _write(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def _write(self, call: ServiceCall, run: Callable[[], T]) -> T:
         if call.operation == "TransactWriteItems":
             await asyncio.sleep(self.seconds)
         return await super().around(call, run)

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from spass.aws.keys import parse_stream_chunk
 from spass.journal.chunks import Chunk
+from spass.store.keys import parse_stream_chunk
 from tests.functions.gateway import Gateway
 
 

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message
 from typing_extensions import TypeVarTuple, Unpack
 
 from spass.aws.clients import Aws
-from spass.aws.invocation import CALL_PLAN, AwsCall
+from spass.store.invocation import CALL_PLAN, ServiceCall
 from spass.testing.gateway import ScriptedServices
 from spass.testing.model import ScriptedModel
 from spass.web.app import create_app
@@ -49,7 +49,7 @@ _CLOSED: Final[Message] = {"type": "http.disconnect"}
 class Steps:
     """A plan for ``CALL_PLAN``: AWS calls take a step of the loop and no thread."""
 
-    async def around(self, _: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, _: ServiceCall, run: Callable[[], T]) -> T:
         await asyncio.sleep(0)
         return run()
 

@@ -8,13 +8,13 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
-from spass.aws.invocation import AwsCall
-from spass.aws.writes import Put, Update
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.journal.head import claim, stream_digest
 from spass.llm.errors import AttemptFailed
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.sessions.deletion import delete_session
+from spass.store.invocation import ServiceCall
+from spass.store.writes import Put, Update
 from spass.testing.faults import FaultPlan, inject
 from tests.functions.gateway import Gateway
 from tests.stream_grammar import read_events
@@ -73,7 +73,7 @@ class DeletingPlan(FaultPlan):
     gateway: Gateway | None = None
     deleted: int = 0
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         write = call.parameters.get("write")
         if isinstance(write, Put) and "frames" in write.attributes:
             await asyncio.sleep(0.1)

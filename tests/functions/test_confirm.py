@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from spass.aws.idempotency import Claim, StoredAnswer
 from spass.core.errors import StorageUnavailable
 from spass.core.time import now_s
+from spass.store.idempotency import Claim, StoredAnswer
 from spass.tools.toolbox import Toolbox
 from tests.functions.gateway import Gateway, Reply
 
@@ -100,7 +100,7 @@ def test_a_preview_is_not_replayed_after_its_token_has_expired(gateway: Gateway,
     reply = first
     for seconds, replayed in ((50, "true"), (62, None), (110, "true")):
         set_clock(gateway, issued + seconds)
-        for module in ("spass.aws.idempotency", "spass.aws.table"):
+        for module in ("spass.store.idempotency", "spass.store.table"):
             monkeypatch.setattr(f"{module}.now_s", lambda at=issued + seconds: at)
         reply = delete_keyed(gateway)
         assert reply.headers.get("idempotency-replayed") == replayed, seconds

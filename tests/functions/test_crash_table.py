@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from spass.aws.invocation import AwsCall
-from spass.aws.leases import LEASE_SECONDS
 from spass.core.messages import Role
 from spass.journal.head import StreamState
+from spass.store.invocation import ServiceCall
+from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Fault
 from tests.functions.chat_turns import ChatTurn
 from tests.functions.test_crashes import FOLLOWER_SECONDS, check_end, repeat
@@ -32,7 +32,7 @@ async def find_call(chats: Chats, kind: str, *parts: str) -> int:
     return next(number for number, call in enumerate(process.calls) if all(part in _text(call) for part in parts))
 
 
-def _text(call: AwsCall) -> str:
+def _text(call: ServiceCall) -> str:
     return f"{call.operation} {call.parameters}"
 
 

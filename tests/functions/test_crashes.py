@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from spass.aws.leases import LEASE_SECONDS
 from spass.journal.head import StreamState
+from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Fault
 from tests.functions.chat_turns import KINDS, ChatTurn
 from tests.sampling import SOAK, sampled

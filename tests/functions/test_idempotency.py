@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from spass.aws.keys import Key
-from spass.aws.leases import renewing
-from spass.aws.writes import Update
 from spass.core.ids import TenantId
 from spass.llm.errors import AttemptFailed
+from spass.store.keys import Key
+from spass.store.leases import renewing
+from spass.store.writes import Update
 from spass.web import idempotency
 from tests.functions.gateway import Gateway, Reply
 

@@ -121,7 +121,7 @@ def test_each_part_of_a_large_file_is_ingested_from_its_own_message(
     async def send(_: object, job: Job) -> None:
         outgoing_jobs.append(job)
 
-    monkeypatch.setattr("spass.aws.jobs.TenantJobs.send", send)
+    monkeypatch.setattr("spass.aws.jobs.AwsJobs.send", send)
     change_settings(monkeypatch, small_bytes=20, part_bytes=20)
     body = b'{"id": "a", "text": "one"}\n{"id": "b", "text": "two"}\n'
     assert invoke(queue, messages(put("uploads/demo/books/a.jsonl", body))) == {"batchItemFailures": []}

@@ -6,12 +6,12 @@ from typing import Final
 
 import pytest
 
-from spass.aws.leases import LEASE_SECONDS
 from spass.core.ids import ManagedAgentId, RunId, TenantId
 from spass.core.time import Deadline
 from spass.managed.lookup import find_agent
 from spass.managed.records import RunTrigger
 from spass.managed.run_start import new_run, start
+from spass.store.leases import LEASE_SECONDS
 from spass.testing.aws import MemoryAws
 from tests.functions.gateway import Reply
 from tests.functions.managed_agents import ManagedClient, execute, tick

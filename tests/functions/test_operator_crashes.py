@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import pytest
 
-from spass.aws.attributes import Item, Value
-from spass.aws.keys import Key
-from spass.aws.leases import LEASE_SECONDS
-from spass.aws.writes import Put
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.store.attributes import Item, Value
+from spass.store.keys import Key
+from spass.store.leases import LEASE_SECONDS
+from spass.store.writes import Put
 from spass.testing.faults import Fault
 from tests.functions.test_crashes import FAULTS, OUTAGES
 from tests.sampling import SOAK, sampled

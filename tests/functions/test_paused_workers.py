@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.attributes import Item
-from spass.aws.invocation import AwsCall
-from spass.aws.leases import LEASE_SECONDS
+from spass.store import keys
+from spass.store.attributes import Item
+from spass.store.invocation import ServiceCall
+from spass.store.leases import LEASE_SECONDS
 from tests.functions.chat_turns import KINDS, ChatTurn
 from tests.functions.test_crashes import check_end, repeat
 from tests.sampling import sampled
@@ -102,7 +102,7 @@ class PausedTurn:
                 yield str(key)
 
 
-def _holds(call: AwsCall) -> bool:
+def _holds(call: ServiceCall) -> bool:
     """Return whether a call acquires the hold of a session."""
     return "'hold':" in str(call.parameters)
 

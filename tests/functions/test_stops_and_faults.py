@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from spass.aws.invocation import AwsCall
-from spass.aws.leases import LEASE_SECONDS
 from spass.core.ids import AgentName, UserId
 from spass.journal.head import StreamState, read_head, stream_digest
 from spass.sessions.record import TurnRecord
+from spass.store.invocation import ServiceCall
+from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Fault, inject
 from tests.functions.stopped_turns import SlowCommits, StoppedChats
 from tests.sampling import SOAK
@@ -37,7 +37,7 @@ class FaultyCalls(SlowCommits):
     odds: float = 0.0
     rng: random.Random = field(default_factory=random.Random)
 
-    def next_fault(self, call: AwsCall) -> Fault | None:
+    def next_fault(self, call: ServiceCall) -> Fault | None:
         self.calls.append(call)
         return self.rng.choice(FAULTS) if self.rng.random() < self.odds else None
 

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import pytest
 
-from spass.aws.attributes import Item
-from spass.aws.leases import LEASE_SECONDS
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.errors import AttemptFailed, BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.store.attributes import Item
+from spass.store.leases import LEASE_SECONDS
 from spass.testing.model import in_turn
 from tests.functions.stored_texts import journal_texts
 from tests.simulated.chats import AGENT, Answer, Chats, Process

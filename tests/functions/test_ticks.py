@@ -7,10 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.invocation import AwsCall
-from spass.aws.work_line import WorkLine
-from spass.aws.writes import Delete, Put
 from spass.core.effects import Keep
 from spass.core.jobs import WorkKind
 from spass.core.messages import FinishReason, TokenUsage
@@ -18,6 +14,10 @@ from spass.core.time import timestamp
 from spass.llm.types import ChatDelta
 from spass.managed.records import ManagedAgent, RunStatus, Schedule
 from spass.memory.operator_memory import OperatorMemory
+from spass.store import keys
+from spass.store.invocation import ServiceCall
+from spass.store.work_line import WorkLine
+from spass.store.writes import Delete, Put
 from spass.testing.faults import Fault, inject
 from tests.functions.managed_runs import ManagedGateway
 from tests.simulated.chats import Process, virtual_clocks
@@ -40,7 +40,7 @@ class DiesAt(Process):
 
     operation: str = ""
 
-    def next_fault(self, call: AwsCall) -> Fault | None:
+    def next_fault(self, call: ServiceCall) -> Fault | None:
         super().next_fault(call)
         return Fault.CRASH_BEFORE if call.operation == self.operation else None
 

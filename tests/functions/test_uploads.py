@@ -59,7 +59,7 @@ def test_an_idempotency_key_returns_the_same_form_until_it_expires(gateway: Gate
     first = ok(gateway.send("POST", UPLOADS, body=body, headers={"Idempotency-Key": "k"}))
     until = epoch_s(first["expires_at"])
     for at, replayed in ((until - 1, True), (until, False)):
-        for module in ("spass.aws.idempotency", "spass.aws.table"):
+        for module in ("spass.store.idempotency", "spass.store.table"):
             monkeypatch.setattr(f"{module}.now_s", lambda at=at: at)
         ticket = ok(gateway.send("POST", UPLOADS, body=body, headers={"Idempotency-Key": "k"}))
         assert (ticket["upload_id"] == first["upload_id"]) is replayed

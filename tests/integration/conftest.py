@@ -17,9 +17,10 @@ import boto3
 import httpx
 import pytest
 
-from spass.aws.clients import Aws, TenantStore
+from spass.aws.clients import Aws
 from spass.aws.job_targets import JobTargets
 from spass.core.ids import TenantId
+from spass.store.tenant_store import TenantStore
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import NotificationConfigurationTypeDef

@@ -11,9 +11,9 @@ from typing import Final
 import pytest
 from playwright.sync_api import expect
 
-from spass.aws import keys
 from spass.core.ids import AgentName, TenantId, UserId
 from spass.journal.head import stream_digest
+from spass.store import keys
 from tests.e2e.conftest import Gateway, second_gateway
 from tests.page.chatting import ask, await_end, log, message_box, sent_messages, shown
 from tests.page.tab import Tab

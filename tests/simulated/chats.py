@@ -23,9 +23,7 @@ from functions.sessions import get as get_session
 from functions.sessions import list as list_sessions
 from functions.streams import create, get, stop
 from spass.agents.streams import Streams
-from spass.aws.attributes import Item
-from spass.aws.clients import Aws, TenantStore
-from spass.aws.invocation import CALL_PLAN, AwsCall
+from spass.aws.clients import Aws
 from spass.core.ids import SessionId, TenantId
 from spass.journal.follower import follow
 from spass.llm.retries import Timing
@@ -33,6 +31,9 @@ from spass.llm.router import Router
 from spass.sessions.record import TurnRecord, load_turns
 from spass.sessions.service import Sessions
 from spass.sessions.session import Session, decode_session
+from spass.store.attributes import Item
+from spass.store.invocation import CALL_PLAN, ServiceCall
+from spass.store.tenant_store import TenantStore
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, FaultPlan, inject
 from spass.testing.gateway import ScriptedServices
@@ -60,7 +61,7 @@ class Process(FaultPlan):
     latency: float = 0.004
     crashed_at: float | None = None
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         try:
             return await super().around(call, run)
         finally:
@@ -84,7 +85,7 @@ class PausedProcess(Process):
     paused: asyncio.Event = field(default_factory=asyncio.Event)
     resumed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         is_pause = len(self.calls) == self.at
         if is_pause and not self.after:
             self.paused.set()

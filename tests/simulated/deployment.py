@@ -21,11 +21,6 @@ from botocore.exceptions import ClientError
 from functions.jobs import get
 from functions.sessions import compact
 from functions.workers import compaction_step, compactions
-from spass.aws import keys
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
-from spass.aws.invocation import AwsCall
-from spass.aws.writes import Put
 from spass.core.ids import AgentName, MessageId, SessionId, TenantId, UserId, new_id
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
 from spass.core.time import Deadline, timestamp
@@ -33,6 +28,11 @@ from spass.sessions.compaction.jobs import CompactionJobs
 from spass.sessions.compaction.steps import CompactionSteps
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Session, decode_session
+from spass.store import keys
+from spass.store.attributes import Item
+from spass.store.invocation import ServiceCall
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Put
 from spass.testing.aws import MemoryAws
 from spass.testing.bucket import MemoryBucket
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
@@ -79,7 +79,7 @@ class Invocation(FaultPlan):
     points: CallFaults = field(kw_only=True)
     role: str = field(kw_only=True)
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         await asyncio.sleep(0.001)
         try:
             return await FaultPlan.around(self, call, run)
@@ -87,7 +87,7 @@ class Invocation(FaultPlan):
             if call.operation not in ("GetItem", "Query"):
                 self.points.watch()
 
-    def next_fault(self, call: AwsCall) -> Fault | None:
+    def next_fault(self, call: ServiceCall) -> Fault | None:
         fault = self.points.faults.get(len(self.points.calls))
         self.points.calls.append(f"{self.role} {call.operation}")
         return fault

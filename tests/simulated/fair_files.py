@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
-from spass.aws import keys
 from spass.aws.job_targets import JobTargets
 from spass.calls.scope import Scope
 from spass.core.errors import RateLimited
@@ -23,6 +22,7 @@ from spass.rag.index.cache import ObjectCache
 from spass.rag.ingest.settings import IngestSettings
 from spass.rag.ingest.sweep import sweep_uploads
 from spass.rag.ingest.upload_record import UploadRecord, record_of
+from spass.store import keys
 from spass.testing.aws import MemoryAws
 from spass.testing.rag import build_rag
 from tests.simulated.fair_world import TENANTS, FairWorld

@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from spass.aws import keys
 from spass.aws.job_targets import JobTargets
 from spass.core.errors import RateLimited, SpassError
 from spass.core.events import Event, InferenceStarted, Token, TurnStarted
@@ -16,6 +15,7 @@ from spass.core.time import Deadline, timestamp
 from spass.managed.records import ManagedAgent, Run, Schedule, decode_run
 from spass.managed.schedules import schedule_hash
 from spass.managed.sweep import ManagedSweep
+from spass.store import keys
 from spass.tenancy.config import GatewayConfig
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, FaultPlan, inject

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
-from spass.aws.attributes import Item
 from spass.calls.scope import Scope
 from spass.core.errors import ContextLengthExceeded, SessionArchived, SpassError, StorageUnavailable, SummaryFailed, UpstreamError
 from spass.core.events import Event, Failed, InferenceStarted, TurnStarted
@@ -20,6 +19,7 @@ from spass.sessions.record import load_turns
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession, Session, decode_session
 from spass.sessions.turn_request import LoadHistory, ShortenHistory, TurnRequest, messages_path
+from spass.store.attributes import Item
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.aws import MemoryAws

@@ -12,11 +12,6 @@ from typing import Any, Final, cast
 
 from spass.agents.following import FollowedStream
 from spass.agents.live_stream import LiveStream
-from spass.aws import keys
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
-from spass.aws.idempotency import IdempotentRequest
-from spass.aws.writes import Put
 from spass.calls.scope import Scope
 from spass.core.errors import SpassError
 from spass.core.ids import ManagedAgentId, RunId, TenantId, UserId, new_id
@@ -37,6 +32,11 @@ from spass.managed.sweep import ManagedSweep
 from spass.memory.state import read_state
 from spass.sessions.record import TurnRecord, load_turns
 from spass.sessions.session import Session, decode_session
+from spass.store import keys
+from spass.store.attributes import Item
+from spass.store.idempotency import IdempotentRequest
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Put
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, FaultPlan, inject
 from tests.simulated.scripted_turns import render_error

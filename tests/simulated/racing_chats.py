@@ -13,7 +13,6 @@ from spass.agents.following import FollowedStream, follow_stream, stop_turn
 from spass.agents.live_stream import LiveStream
 from spass.agents.spec import AgentSpec
 from spass.agents.streams import StreamedMessage, Streams
-from spass.aws.attributes import Item
 from spass.calls.scope import Scope
 from spass.core.errors import SessionArchived, SpassError
 from spass.core.events import Event, InferenceStarted, TurnStarted
@@ -23,6 +22,7 @@ from spass.core.outcome import TurnOutcome
 from spass.journal.frames import EventId, Frame
 from spass.sessions.service import Sessions
 from spass.sessions.turn_request import TurnRequest, messages_path
+from spass.store.attributes import Item
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.faults import Crash, inject

@@ -17,11 +17,11 @@ from typing import Any, Final, TypeVar
 import pytest
 from botocore.exceptions import ClientError
 
-from spass.aws.invocation import AwsCall
-from spass.aws.table import ConditionFailed, TransactionConflict, TransactionFailed
 from spass.core.errors import storage_timeout
 from spass.core.ids import AscendingNumbers
 from spass.journal.follower import follow
+from spass.store.invocation import ServiceCall
+from spass.store.table import ConditionFailed, TransactionConflict, TransactionFailed
 from spass.testing.faults import Crash, FaultPlan, inject
 from tests.unit.virtual_time import VirtualLoop
 
@@ -128,7 +128,7 @@ class Schedule:
             await asyncio.wait(self.under_way)
         assert not self.errors, self.errors
 
-    def draw_fault(self, call: AwsCall) -> CallFault | None:
+    def draw_fault(self, call: ServiceCall) -> CallFault | None:
         number = self.rng.random()
         for fault, odds in self.fault_rates.odds.items():
             number -= odds
@@ -174,7 +174,7 @@ class Process(FaultPlan):
     without_faults: bool = False
     paused_until: float = 0.0
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         schedule, in_flight = self.schedule, _InFlightCall(self, call.is_read)
         await in_flight.wait(0.0)
         schedule.calls += 1
@@ -190,7 +190,7 @@ class Process(FaultPlan):
             if in_flight.cancelled:
                 raise asyncio.CancelledError
 
-    async def _run_call(self, call: AwsCall, run: Callable[[], T], fault: CallFault | None, in_flight: "_InFlightCall") -> T:
+    async def _run_call(self, call: ServiceCall, run: Callable[[], T], fault: CallFault | None, in_flight: "_InFlightCall") -> T:
         schedule = self.schedule
         match fault:
             case CallFault.THROTTLE:
@@ -245,7 +245,7 @@ class _InFlightCall:
             raise Crash
 
 
-def _may_conflict(call: AwsCall) -> bool:
+def _may_conflict(call: ServiceCall) -> bool:
     return call.operation in ("TransactWriteItems", "PutItem", "UpdateItem", "DeleteItem")
 
 

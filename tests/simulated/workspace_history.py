@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from spass.aws.attributes import Item
-from spass.aws.keys import VERSION_PREFIX, WORKSPACE_PREFIX
 from spass.core.time import Clock
+from spass.store.attributes import Item
+from spass.store.keys import VERSION_PREFIX, WORKSPACE_PREFIX
 from spass.workspaces.change import Body, Change, Committed
 from spass.workspaces.paths import WorkspacePath
 

@@ -1,7 +1,7 @@
 """Requests with an Idempotency-Key for tests."""
 
-from spass.aws.idempotency import IdempotentRequest
 from spass.core.ids import TenantId, UserId
+from spass.store.idempotency import IdempotentRequest
 
 
 def idempotent_request(key: str, body_hash: str, path: str = "/a1/work") -> IdempotentRequest:

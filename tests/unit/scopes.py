@@ -1,8 +1,8 @@
 """The scope of a request, for tests that call the library as a route does."""
 
-from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.ids import RequestId, UserId
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.identity import Caller, Identity
 
 

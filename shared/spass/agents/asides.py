@@ -6,11 +6,11 @@ from contextlib import aclosing
 from typing import Protocol
 
 from spass.agents.reply_reader import ReplyReader
-from spass.aws.log import failure_line, write_line
 from spass.core.effects import AssistantReply, CallError, Infer
 from spass.core.errors import SpassError, UpstreamTimeout, internal_error
 from spass.core.time import Deadline
 from spass.llm.types import ChatDelta
+from spass.redaction.log import failure_line, write_line
 
 
 class Inference(Protocol):

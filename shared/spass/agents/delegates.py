@@ -6,9 +6,9 @@ from contextlib import aclosing
 from spass.agents.engine import Engine
 from spass.agents.nested_calls import end_open_calls
 from spass.agents.registry import AgentRegistry
-from spass.aws.log import failure_line, write_line
 from spass.core.errors import Internal, SpassError, StorageUnavailable
 from spass.core.events import Event, Failed, Nested, Outcome, ToolCallFinished, ToolCallStarted, ToolProgress
+from spass.redaction.log import failure_line, write_line
 from spass.tools.base import ToolContext, ToolError
 from spass.tools.delegates import Delegation
 from spass.tools.outcomes import waiting_results

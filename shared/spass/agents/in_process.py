@@ -12,8 +12,6 @@ from spass.agents.performers.code import CodePerformer
 from spass.agents.performers.harness import HarnessPerformer
 from spass.agents.performers.infer import InferPerformer
 from spass.agents.performers.page import PagePerformer
-from spass.aws.clients import TenantStore
-from spass.aws.log import log_to_stderr
 from spass.calls.in_process import InProcessCalls
 from spass.calls.process_router import get_router
 from spass.calls.scope import REQUEST_SECONDS, Scope
@@ -25,8 +23,10 @@ from spass.core.ids import AgentName, RequestId, TenantId, new_id
 from spass.core.messages import Message, Role
 from spass.llm.types import ChatRequest
 from spass.memory.process_memory import ProcessMemory
+from spass.redaction.log import log_to_stderr
 from spass.sandbox.harnesses.service import Harnesses
 from spass.sandbox.launchers import select_sandbox
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
 from spass.tools.base import Rag
@@ -36,7 +36,7 @@ from spass.tools.search.engine import SearchEngine
 from spass.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
-    from spass.aws.table import TenantTable
+    from spass.store.table import TenantTable
 
 _TENANT: Final = TenantId(ROUTE)
 

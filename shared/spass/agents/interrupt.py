@@ -11,7 +11,6 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from spass.agents.nested_calls import NestedCalls, cancelled_outcome
-from spass.aws.log import failure_line, write_line
 from spass.core.cost import CostTally
 from spass.core.events import (
     Event,
@@ -28,6 +27,7 @@ from spass.core.events import (
 )
 from spass.core.messages import FinishReason, Message, Role, ToolCall
 from spass.core.time import Deadline
+from spass.redaction.log import failure_line, write_line
 
 
 class StopSignal:

@@ -6,7 +6,6 @@ from typing import Final
 from spass.agents.engine import NOTHING_GIVEN, Engine
 from spass.agents.kinds.base import AgentContext
 from spass.agents.spec import AgentSpec
-from spass.aws.idempotency import IdempotentRequest
 from spass.calls.scope import Scope
 from spass.core.events import Event
 from spass.core.ids import AgentName
@@ -20,6 +19,7 @@ from spass.sessions.operators import OperatorPointer
 from spass.sessions.service import Sessions
 from spass.sessions.turn import Turn
 from spass.sessions.turn_request import CommitParticipant, CommitWith, LoadHistory, ShortenHistory, TurnRequest
+from spass.store.idempotency import IdempotentRequest
 from spass.tenancy.config import GatewayConfig
 
 _INPUT_CHARACTERS: Final = 4000

@@ -17,7 +17,6 @@ from spass.agents.operators import commit_of_operator, open_memory
 from spass.agents.render.events import StreamName
 from spass.agents.render.frames import StreamRenderer, StreamRendering, render_events
 from spass.agents.spec import AgentSpec
-from spass.aws.idempotency import IdempotentRequest
 from spass.calls.scope import Scope
 from spass.core.errors import SessionBusy, TurnLost
 from spass.core.event_task import EventTask
@@ -35,6 +34,7 @@ from spass.sessions.operators import OperatorPointer
 from spass.sessions.service import Sessions
 from spass.sessions.turn import Turn
 from spass.sessions.turn_request import CommitParticipant, LoadHistory, Respond, ShortenHistory, TurnRequest
+from spass.store.idempotency import IdempotentRequest
 from spass.tenancy.config import GatewayConfig
 
 _CLAIMS: Final = 10

@@ -13,12 +13,12 @@ from spass.approvals.answers import ChangePage, ShownChange
 from spass.approvals.ending import decided
 from spass.approvals.record import Approval, ApprovalStatus, StoredCall
 from spass.approvals.store import read_with_call
-from spass.aws.clients import TenantStore
 from spass.core.cursors import cursor_mismatch, decode_cursor, encode_cursor
 from spass.core.errors import PreviewNotSeen
 from spass.core.ids import ApprovalId, UserId
 from spass.core.json import dump_canonical
 from spass.core.page_size import PageSizeLimit
+from spass.store.tenant_store import TenantStore
 
 _POSITION: Final = re.compile(r"[0-9]{1,5}\.[0-9a-f]{64}|[0-9a-f]{64}")
 

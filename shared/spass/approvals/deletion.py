@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from spass.approvals.record import call_object
-from spass.aws import keys
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
-from spass.aws.tasks import run_concurrently
-from spass.aws.writes import Delete
 from spass.core.ids import ApprovalId, UserId
+from spass.core.tasks import run_concurrently
+from spass.store import keys
+from spass.store.attributes import Item
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Delete
 
 
 async def delete_approvals(store: TenantStore, user: UserId, items: Sequence[Item]) -> None:

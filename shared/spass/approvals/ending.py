@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from spass.approvals.answers import ApprovalView
 from spass.approvals.record import Approval, ApprovalStatus, encode_end
 from spass.approvals.store import read_approval
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.commit_marker import commit
-from spass.aws.idempotency import Claim, StoredAnswer, claim_lost
-from spass.aws.writes import Equals, Update, Write
 from spass.core.errors import ApprovalDecided, ApprovalNotFound, SpassError
 from spass.core.messages import Json
 from spass.core.time import Clock
+from spass.store import keys
+from spass.store.commit_marker import commit
+from spass.store.idempotency import Claim, StoredAnswer, claim_lost
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Equals, Update, Write
 
 
 @dataclass(frozen=True, slots=True)

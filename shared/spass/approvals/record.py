@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, Self, cast
 
-from spass.aws.attributes import Item, Value
-from spass.aws.table import TTL
 from spass.core.ids import AgentName, ApprovalId, SessionId, UserId, new_id
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
 from spass.core.time import Timestamp, epoch_s, timestamp
+from spass.store.attributes import Item, Value
+from spass.store.table import TTL
 
 DECIDE_SECONDS: Final = 24 * 3600
 """Seconds in which a person can decide."""

@@ -17,17 +17,17 @@ from spass.approvals.record import (
     encode_new,
     encode_shown,
 )
-from spass.aws import keys
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
-from spass.aws.objects import ObjectMissing
-from spass.aws.table import TTL, TransactionFailed
-from spass.aws.writes import ITEM_ABSENT, Check, Equals, Put, Write
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import ApprovalNotFound, SessionBusy
 from spass.core.ids import ApprovalId, UserId, id_pattern
 from spass.core.json import dump_bytes
 from spass.core.page_size import PageSizeLimit
+from spass.store import keys
+from spass.store.attributes import Item
+from spass.store.objects import ObjectMissing
+from spass.store.table import TTL, TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Check, Equals, Put, Write
 
 _INLINE_BYTES: Final = 350_000
 """Bytes of the largest call, with its preview, in an item. DynamoDB allows 400 KiB."""

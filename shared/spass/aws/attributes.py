@@ -2,16 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, cast
+
+from spass.store.attributes import Item, Value
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
-
-Value: TypeAlias = "None | bool | int | Decimal | str | bytes | frozenset[str] | Sequence[Value] | Mapping[str, Value]"
-"""The value of an attribute. Store a fraction as a Decimal only if an ``Update`` adds to it, otherwise as text. A whole Decimal
-is read back as an int. DynamoDB does not store empty sets."""
-Item: TypeAlias = dict[str, Value]
-"""A stored item, ``pk`` and ``sk`` included."""
 
 
 def item_of(stored: "Mapping[str, AttributeValueTypeDef]") -> Item:

@@ -1,8 +1,7 @@
-"""The boto3 clients of a process, and the store of one tenant."""
+"""The boto3 clients of a process, and the stores on them."""
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -13,14 +12,16 @@ from botocore.credentials import Credentials
 from spass.aws.dynamodb import DynamoDBTable
 from spass.aws.error_translation import storage_errors
 from spass.aws.job_targets import NO_JOB_TARGETS, JobTargets
-from spass.aws.jobs import TenantJobs
-from spass.aws.keys import BACKEND_PREFIX
-from spass.aws.objects import TenantObjects
-from spass.aws.schedules import SchedulerClient, Schedules
-from spass.aws.table import GuardedTable, TableClient, TenantTable
-from spass.aws.uploads import TenantUploads
-from spass.aws.work_line import WorkLine
+from spass.aws.jobs import AwsJobs
+from spass.aws.objects import S3Objects
+from spass.aws.schedules import EventBridgeSchedules, SchedulerClient
+from spass.aws.uploads import S3Uploads
 from spass.core.ids import TenantId
+from spass.store.keys import BACKEND_PREFIX
+from spass.store.schedules import Schedules
+from spass.store.table import GuardedTable, TableClient, TenantTable
+from spass.store.tenant_store import TenantStore
+from spass.store.work_line import WorkLine
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -51,18 +52,6 @@ _BUCKET_CONFIG: Final = Config(
 )
 # ``ProviderKeys`` retries itself, for a longer time.
 _PARAMETERS_CONFIG: Final = Config(connect_timeout=1, read_timeout=2, retries={"mode": "standard", "total_max_attempts": 1})
-
-
-@dataclass(frozen=True, slots=True)
-class TenantStore:
-    """The storage of one tenant: its part of the table and of the bucket, its jobs, and its share of the workers."""
-
-    tenant: TenantId
-    table: TenantTable
-    objects: TenantObjects
-    uploads: TenantUploads
-    jobs: TenantJobs
-    line: WorkLine
 
 
 class Aws:
@@ -138,17 +127,17 @@ class Aws:
     @cached_property
     def schedules(self) -> Schedules:
         """Return the entries of the deployment's schedule group, of all tenants."""
-        return Schedules(lambda: self._scheduler, self._job_targets)
+        return EventBridgeSchedules(lambda: self._scheduler, self._job_targets)
 
     def for_tenant(self, tenant: TenantId) -> TenantStore:
         """Return the store of one tenant. All access to a tenant's data goes through such a store."""
         table = TenantTable(self._table_client, tenant)
-        jobs = TenantJobs(lambda: self._sqs, lambda: self._states, self._job_targets, tenant)
+        jobs = AwsJobs(lambda: self._sqs, lambda: self._states, self._job_targets, tenant)
         return TenantStore(
             tenant,
             table,
-            TenantObjects(lambda: self._s3, self._bucket, tenant),
-            TenantUploads(lambda: self._s3, self._bucket, tenant, self._credentials),
+            S3Objects(lambda: self._s3, self._bucket, tenant),
+            S3Uploads(lambda: self._s3, self._bucket, tenant, self._credentials),
             jobs,
             WorkLine(tenant, table, self.shared, jobs),
         )

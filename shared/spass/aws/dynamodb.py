@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from botocore.exceptions import ClientError
 
-from spass.aws.attributes import Item, Value, attribute_of, item_of
+from spass.aws.attributes import attribute_of, item_of
 from spass.aws.error_translation import storage_errors
-from spass.aws.keys import Key
-from spass.aws.table import ConditionFailed, Page, Query, Reply, TransactionConflict, TransactionFailed
-from spass.aws.writes import (
+from spass.core.errors import InternalError
+from spass.store.attributes import Item, Value
+from spass.store.keys import Key
+from spass.store.table import ConditionFailed, Page, Query, Reply, TransactionConflict, TransactionFailed
+from spass.store.writes import (
     Absent,
     AllOf,
     AnyOf,
@@ -27,7 +29,6 @@ from spass.aws.writes import (
     Update,
     Write,
 )
-from spass.core.errors import InternalError
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

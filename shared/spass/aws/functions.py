@@ -10,8 +10,8 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from spass.aws.invocation import AwsCall, invoke
 from spass.core.errors import InternalError
+from spass.store.invocation import ServiceCall, invoke
 
 # The sandbox's function ends after 220 s at most. A retry by botocore would not know the time that is left.
 _CONFIG: Final = Config(
@@ -92,7 +92,7 @@ class TenantFunction:
             InternalError: Lambda refuses the call (permissions, no such function): a wrong deployment.
         """
         parameters = {"FunctionName": self._name, "TenantId": tenant_id, "Payload": payload}
-        return await invoke(AwsCall("lambda", "Invoke", parameters), lambda: self._invoke(tenant_id, payload))
+        return await invoke(ServiceCall("lambda", "Invoke", parameters), lambda: self._invoke(tenant_id, payload))
 
     def _invoke(self, tenant_id: str, payload: bytes) -> FunctionAnswer:
         try:

@@ -1,18 +1,19 @@
-"""Send work to workers: jobs to the queues, and compactions to their state machine."""
+"""The queues of SQS and the state machine of Step Functions, through boto3."""
 
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from botocore.exceptions import ClientError
 
 from spass.aws.error_translation import storage_errors
-from spass.aws.invocation import AwsCall, invoke, retry_once
 from spass.aws.job_targets import JobTargets
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import JobId, TenantId
 from spass.core.jobs import Job, RunAgent, StartCompaction, Tick, WorkKind, body_of
+from spass.store.invocation import ServiceCall, invoke, retry_once
+from spass.store.jobs import MAX_DELAY_SECONDS, TenantJobs
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -20,11 +21,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_DELAY_SECONDS: Final = 900
-"""The longest delay of a message that SQS allows."""
 
-
-class TenantJobs:
+class AwsJobs(TenantJobs):
     """Send jobs of one tenant."""
 
     def __init__(
@@ -36,7 +34,6 @@ class TenantJobs:
         self._tenant = tenant
 
     def workers(self, kind: WorkKind) -> int:
-        """Return how many pieces of work of ``kind`` a tenant that is alone has in work at the same time, at most."""
         match kind:
             case WorkKind.COMPACTIONS:
                 return self._job_targets.compaction_workers
@@ -46,21 +43,11 @@ class TenantJobs:
                 return self._job_targets.job_workers
 
     async def send(self, job: Job, *, delay: int = 0) -> None:
-        """Send ``job`` to its queue, which delivers it after ``delay`` seconds, at most ``MAX_DELAY_SECONDS``.
-
-        Raises:
-            StorageUnavailable: the queue does not exist or does not answer; the job may have been sent.
-        """
         if job.tenant != self._tenant:
             raise PermissionError("the job belongs to another tenant")
         await self.send_body(_kind(job), body_of(job), delay=delay)
 
     async def send_body(self, kind: WorkKind, body: str, *, delay: int = 0) -> None:
-        """Send the body of a message to the queue of ``kind``, as ``send`` does.
-
-        Raises:
-            StorageUnavailable: the queue does not exist or does not answer; the message may have been sent.
-        """
         url = self._queue_url(kind)
         if url is None:
             raise StorageUnavailable("This deployment has no queue for this job.")
@@ -81,11 +68,7 @@ class TenantJobs:
                 return self._job_targets.queue
 
     async def start_compaction(self, job: JobId) -> None:
-        """Start the state machine on a compaction. A second start has no effect, because the execution has the name of the job.
-
-        Raises:
-            StorageUnavailable: the state machine does not answer; it may have started.
-        """
+        """Start an execution with the name of the job, so that a second start has no effect."""
         machine = self._job_targets.compaction_machine
         if machine is None:
             raise RuntimeError("this deployment has no state machine for compactions")
@@ -113,4 +96,4 @@ async def _call(service: str, operation: str, method: Callable[..., T], paramete
         with storage_errors():
             return method(**parameters)
 
-    return await retry_once(lambda: invoke(AwsCall(service, operation, parameters), run))
+    return await retry_once(lambda: invoke(ServiceCall(service, operation, parameters), run))

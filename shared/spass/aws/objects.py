@@ -1,15 +1,15 @@
-"""The bucket as one tenant sees it: whole and ranged reads of objects under ``T/<tenant>/``."""
+"""The objects of a tenant in the bucket, under ``T/<tenant>/``, through boto3."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
 
 from spass.aws.error_translation import storage_errors
-from spass.aws.invocation import AwsCall, invoke, retry_once
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
+from spass.store.invocation import ServiceCall, invoke, retry_once
+from spass.store.objects import ObjectMissing, ObjectSummary, TenantObjects
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -21,17 +21,6 @@ _SKIP_BLOCK_BYTES: Final = 2**20
 _LIST_PAGE: Final = 1000  # the maximum of ListObjectsV2
 _MISSING: Final = frozenset({"NoSuchKey", "NoSuchVersion", "404", "InvalidRange"})
 _DELETE_BATCH: Final = 1000  # the maximum of DeleteObjects
-
-
-class ObjectMissing(Exception):
-    """The bucket does not have an object under this key, or not the range of it that was to be read."""
-
-
-class ObjectSummary(NamedTuple):
-    """An object in a listing. ``modified`` is the time of its put, in seconds since the epoch."""
-
-    key: str
-    modified: int
 
 
 class Folder:
@@ -64,7 +53,7 @@ class Folder:
             with storage_errors():
                 return method(**call)
 
-        return await invoke(AwsCall("s3", operation, call), run)
+        return await invoke(ServiceCall("s3", operation, call), run)
 
 
 def _read_range(response: "GetObjectOutputTypeDef", range_header: object) -> bytes:
@@ -94,31 +83,19 @@ def byte_range(start: int, end: int | None) -> str:
     return f"bytes={start}-{'' if end is None else end - 1}"
 
 
-class TenantObjects(Folder):
+class S3Objects(Folder, TenantObjects):
     """Objects of one tenant. Keys are relative to ``T/<tenant>/``."""
 
     def __init__(self, client: Callable[[], "S3Client"], bucket: str, tenant: TenantId) -> None:
         super().__init__(client, bucket, f"T/{tenant}/")
 
     async def put(self, key: str, body: bytes, *, transient: bool = False) -> None:
-        """Store an object. The bucket's lifecycle removes a ``transient`` one within days.
-
-        Raises:
-            StorageUnavailable: AWS throttled all retries or was unreachable; it may have been stored.
-        """
-        parameters: dict[str, object] = {"Body": body}
+        parameters: dict[str, object] = {"Key": self._prefix + key, "Body": body}
         if transient:
             parameters["Tagging"] = "lifetime=days"
-        parameters = {"Key": self._prefix + key} | parameters
         await retry_once(lambda: self._call("PutObject", self._client().put_object, parameters))
 
     async def get(self, key: str, *, start: int | None = None, end: int | None = None) -> bytes:
-        """Return the object's bytes, or those from ``start`` up to but not including ``end``.
-
-        Raises:
-            ObjectMissing: there is no such object.
-            StorageUnavailable: AWS throttled all retries or was unreachable.
-        """
         if start is not None and end is not None and end <= start:
             return b""
         parameters: dict[str, object] = {"Key": self._prefix + key}
@@ -126,24 +103,7 @@ class TenantObjects(Folder):
             parameters["Range"] = byte_range(start or 0, end)
         return await self._read(parameters)
 
-    async def get_all(self, keys: Sequence[str]) -> list[bytes]:
-        """Read whole objects concurrently and return them in the order of ``keys``. Raises the same errors as ``get``."""
-        return await asyncio.gather(*(self.get(key) for key in keys))
-
-    async def list_keys(self, prefix: str) -> list[str]:
-        """Return the keys that begin with ``prefix``, sorted.
-
-        Raises:
-            StorageUnavailable: AWS throttled all retries or was unreachable.
-        """
-        return [summary.key async for summary in self.list_objects(prefix)]
-
     async def list_objects(self, prefix: str) -> AsyncIterator[ObjectSummary]:
-        """Yield the objects whose keys begin with ``prefix``, sorted by key. Each request lists a thousand.
-
-        Raises:
-            StorageUnavailable: AWS throttled all retries or was unreachable.
-        """
         parameters: dict[str, object] = {"Prefix": self._prefix + prefix, "MaxKeys": _LIST_PAGE}
         while True:
             response: Mapping[str, Any] = await self._call("ListObjectsV2", self._client().list_objects_v2, parameters)
@@ -153,26 +113,7 @@ class TenantObjects(Folder):
                 return
             parameters["ContinuationToken"] = response["NextContinuationToken"]
 
-    async def list_folders(self, prefix: str) -> AsyncIterator[tuple[str, list[ObjectSummary]]]:
-        """Yield each folder directly below ``prefix``, which ends with a slash, with its objects. Raises the same errors as
-        ``list_objects``."""
-        folder, group = "", list[ObjectSummary]()
-        async for summary in self.list_objects(prefix):
-            name = summary.key.removeprefix(prefix).partition("/")[0]
-            if group and name != folder:
-                yield folder, group
-                group = []
-            folder = name
-            group.append(summary)
-        if group:
-            yield folder, group
-
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects. Ignore missing ones.
-
-        Raises:
-            StorageUnavailable: AWS throttled all retries or was unreachable; some objects may still exist.
-        """
         for start in range(0, len(keys), _DELETE_BATCH):
             batch = [{"Key": self._prefix + key} for key in keys[start : start + _DELETE_BATCH]]
             parameters: dict[str, object] = {"Delete": {"Objects": batch, "Quiet": True}}

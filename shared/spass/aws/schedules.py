@@ -1,15 +1,15 @@
 """The entries of EventBridge Scheduler that send ticks to the queue of runs, in the schedule group of the deployment."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from botocore.exceptions import ClientError
 
 from spass.aws.error_translation import storage_errors
-from spass.aws.invocation import AwsCall, invoke, retry_once
 from spass.aws.job_targets import JobTargets
 from spass.core.errors import StorageUnavailable
+from spass.store.invocation import ServiceCall, invoke, retry_once
+from spass.store.schedules import ScheduleEntry, Schedules
 
 _CONFLICT: Final = "ConflictException"
 _ABSENT: Final = "ResourceNotFoundException"
@@ -37,20 +37,8 @@ class SchedulerClient(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleEntry:
-    """An entry: at the times of ``expression`` in ``timezone``, the scheduler sends ``body`` to the queue of runs. An entry that
-    fires ``once`` is deleted when it has fired."""
-
-    name: str
-    expression: str
-    timezone: str
-    body: str
-    once: bool
-
-
-class Schedules:
-    """The entries of the deployment's group. The gateway's table says which ones there should be."""
+class EventBridgeSchedules(Schedules):
+    """The entries of the deployment's group."""
 
     def __init__(self, client: Callable[[], SchedulerClient], targets: JobTargets) -> None:
         """``client``: returns boto3's client; it is called at the first use."""
@@ -58,13 +46,6 @@ class Schedules:
         self._targets = targets
 
     async def put(self, entry: ScheduleEntry) -> None:
-        """Create the entry, or replace the one with its name.
-
-        Raises:
-            StorageUnavailable: the deployment has no schedules, or the scheduler does not answer; whether the entry is written
-                is unknown.
-            InternalError: the scheduler refuses the entry.
-        """
         parameters = self._parameters(entry)
         for _ in range(_PUT_ATTEMPTS):
             if await self._call("CreateSchedule", self._client().create_schedule, parameters, _CONFLICT) is not None:
@@ -74,20 +55,10 @@ class Schedules:
         raise _too_many_changes()
 
     async def delete(self, name: str) -> None:
-        """Delete the entry, if there is one.
-
-        Raises:
-            StorageUnavailable: the scheduler does not answer; whether the entry is deleted is unknown.
-        """
         if self._targets.schedule_group is not None:
             await self._call("DeleteSchedule", self._client().delete_schedule, self._key(name), _ABSENT)
 
     async def get(self, name: str) -> ScheduleEntry | None:
-        """Return the entry, or None if there is none. An entry that does not send to the queue of runs has an empty body.
-
-        Raises:
-            StorageUnavailable: the scheduler does not answer.
-        """
         found = await self._call("GetSchedule", self._client().get_schedule, self._key(name), _ABSENT)
         if found is None:
             return None
@@ -102,11 +73,6 @@ class Schedules:
         )
 
     async def names(self) -> list[str]:
-        """Return the names of all entries.
-
-        Raises:
-            StorageUnavailable: the scheduler does not answer.
-        """
         if self._targets.schedule_group is None:
             return []
         names: list[str] = []
@@ -162,7 +128,7 @@ class Schedules:
                         raise _too_many_changes() from error
                     raise
 
-        return await retry_once(lambda: invoke(AwsCall("scheduler", operation, parameters), run))
+        return await retry_once(lambda: invoke(ServiceCall("scheduler", operation, parameters), run))
 
 
 def _too_many_changes() -> StorageUnavailable:

@@ -1,11 +1,10 @@
-"""Files that a tenant's clients upload to the bucket themselves, under ``uploads/<tenant>/``."""
+"""The files that a tenant's clients upload to the bucket, under ``uploads/<tenant>/``, through boto3."""
 
 import asyncio
 import base64
 import json
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,11 +15,11 @@ from spass.aws.error_translation import storage_errors
 from spass.aws.objects import Folder, byte_range, missing
 from spass.core.ids import TenantId
 from spass.core.time import epoch_s, now_s
+from spass.store.uploads import UPLOADS_PREFIX, PresignedPost, TenantUploads, UploadedObject
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-UPLOADS_PREFIX: Final = "uploads/"
 BLOCK_BYTES: Final = 8 * 2**20
 
 CredentialsOf = Callable[[], Credentials | None]
@@ -29,25 +28,7 @@ CredentialsOf = Callable[[], Credentials | None]
 _INVOCATION_SECONDS: Final = 15 * 60
 
 
-@dataclass(frozen=True, slots=True)
-class PresignedPost:
-    """A form that puts one object. POST ``fields``, then the file as the field ``file``, as multipart/form-data to ``url``. S3
-    refuses a request that begins at ``expires_at`` (seconds since the epoch) or later."""
-
-    url: str
-    fields: Mapping[str, str]
-    expires_at: int
-
-
-@dataclass(frozen=True, slots=True)
-class UploadedObject:
-    """The current state of an object, ``size`` in bytes. ``version`` is None in a bucket without versions."""
-
-    version: str | None
-    size: int
-
-
-class TenantUploads(Folder):
+class S3Uploads(Folder, TenantUploads):
     """The uploaded files of one tenant. Keys are relative to ``uploads/<tenant>/``. ``client`` signs with ``credentials``."""
 
     def __init__(self, client: Callable[[], "S3Client"], bucket: str, tenant: TenantId, credentials: CredentialsOf) -> None:
@@ -55,12 +36,9 @@ class TenantUploads(Folder):
         self._credentials = credentials
 
     def presign(self, key: str, *, size: int, content_type: str, seconds: int) -> PresignedPost:
-        """Return the form that puts ``key``, of ``content_type`` and at most ``size`` bytes. It is valid for ``seconds``, or
-        until the credentials that sign it expire, if that is earlier. S3 refuses the form if the signer may not put the object.
+        """Sign a form that is valid for ``seconds``, or until the credentials that sign it expire, if that is earlier. S3 refuses
+        the form if the signer may not put the object.
         (https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-HTTPPOSTConstructPolicy.html)
-
-        Raises:
-            StorageUnavailable: expired credentials could not be renewed.
         """
         with storage_errors():
             seconds = min(seconds, _valid_seconds(self._credentials()))
@@ -75,12 +53,6 @@ class TenantUploads(Folder):
         return PresignedPost(form["url"], form["fields"], epoch_s(policy["expiration"]))
 
     async def head(self, key: str, version: str | None = None) -> UploadedObject:
-        """Return the state of an object: of this version, or of the newest.
-
-        Raises:
-            ObjectMissing: there is no such object.
-            StorageUnavailable: AWS throttled all retries or was unreachable.
-        """
         try:
             response: Mapping[str, Any] = await self._call(
                 "HeadObject", self._client().head_object, self._parameters_of(key, version)
@@ -90,11 +62,6 @@ class TenantUploads(Folder):
         return UploadedObject(response.get("VersionId"), response["ContentLength"])
 
     async def folders(self) -> list[str]:
-        """Return the names of the tenant's folders: the first part of each key.
-
-        Raises:
-            StorageUnavailable: AWS throttled all retries or was unreachable.
-        """
         names: list[str] = []
         continuation: dict[str, object] = {}
         while True:
@@ -106,12 +73,6 @@ class TenantUploads(Folder):
             continuation = {"ContinuationToken": page["NextContinuationToken"]}
 
     async def blocks(self, key: str, version: str | None, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes from ``start`` up to but not including ``end`` in blocks of 8 MiB. Read the next block ahead.
-
-        Raises:
-            ObjectMissing, StorageUnavailable: the same as ``head``.
-        """
-
         def read(at: int) -> "asyncio.Task[bytes]":
             byte_span = {"Range": byte_range(at, min(at + BLOCK_BYTES, end))}
             return asyncio.create_task(self._read(self._parameters_of(key, version) | byte_span))
@@ -129,11 +90,6 @@ class TenantUploads(Folder):
                 await asyncio.wait({ahead})
 
     async def delete(self, key: str, version: str | None = None) -> None:
-        """Delete an object, or one version of it. Ignore a missing one.
-
-        Raises:
-            StorageUnavailable: AWS throttled all retries or was unreachable; the object may still exist.
-        """
         await self._call("DeleteObject", self._client().delete_object, self._parameters_of(key, version))
 
     def _parameters_of(self, key: str, version: str | None) -> dict[str, object]:

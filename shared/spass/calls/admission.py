@@ -10,8 +10,6 @@ from decimal import Decimal
 from functools import partial
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.cost import NO_COST, Cost, decimal_text
 from spass.core.errors import BudgetExceeded, RateLimited, SpassError
@@ -21,6 +19,8 @@ from spass.limits.shard import Reservation, renew_while_running
 from spass.limits.shard_state import Caps, NoCapacity
 from spass.limits.shared_limit import SharedLimit, new_call_id
 from spass.metering.usage import spending_of_month
+from spass.store import keys
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.settings import Cascade
 
 _MAX_JITTER: Final = 0.1  # seconds: calls that wait for the same moment must not all retry at that moment

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
-from spass.aws.tasks import run_concurrently
 from spass.calls.estimate import estimate_tokens
 from spass.core.errors import SpassError
 from spass.core.messages import TokenUsage
+from spass.core.tasks import run_concurrently
 from spass.llm.batching import batches
 from spass.llm.router import Router, RoutingRecord
 from spass.llm.types import CallContext, EmbeddingRequest

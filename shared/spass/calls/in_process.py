@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Final
 
-from spass.aws.clients import TenantStore
-from spass.aws.log import log_to_stderr
 from spass.calls.admission import CallReservation
 from spass.calls.answer_redaction import build_redactor
 from spass.calls.call_price import price_call
@@ -35,6 +33,8 @@ from spass.llm.router import Router, RoutingRecord
 from spass.llm.types import CallContext, ChatDelta, ChatReply, ChatRequest, EmbeddingReply, ReplyBuilder
 from spass.metering import audit
 from spass.metering.audit import CallKind
+from spass.redaction.log import log_to_stderr
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.config import GatewayConfig, ModelConfig
 
 _UNKNOWN_WINDOW: Final = 2**31 - 1  # tokens: the context window of a model that is not in the catalogue

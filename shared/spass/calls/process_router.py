@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 
 from spass.aws.clients import Aws
-from spass.aws.provider_keys import ProviderKeys
 from spass.calls.in_process import CompletionReply, EmbeddingsReply, InProcessCalls
 from spass.calls.usage_log import ProcessUsageLog, TableUsageLog
 from spass.core.errors import InvalidRequest
@@ -20,6 +19,7 @@ from spass.core.messages import Json
 from spass.limits.process_table import ProcessTable
 from spass.llm.agent_usage import AgentUsage
 from spass.llm.backends import all_key_variables, check_backend
+from spass.llm.provider_keys import ProviderKeys
 from spass.llm.router import Router
 from spass.tenancy.config import GatewayConfig, load_gateway_config
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from spass.aws.tasks import run_shielded
 from spass.calls.admission import CallReservation
 from spass.calls.scope import EventFields, Scope
 from spass.core.bus import INFERENCE_END, INFERENCE_START, TOOL_CALL_END, TOOL_CALL_START
@@ -21,6 +20,7 @@ from spass.llm.router import RoutingRecord
 from spass.llm.types import CallContext
 from spass.metering import audit
 from spass.metering.audit import AuditRecord, CallKind
+from spass.store.shielded import run_shielded
 
 if TYPE_CHECKING:
     from spass.core.bus_events import InferenceEnd, InferenceStart, ToolCallEnd, ToolCallStart

@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, Self, TypedDict
 
-from spass.aws.clients import TenantStore
 from spass.core.bus import EMPTY_BUS, EventBus
 from spass.core.cost import CostTally
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId, WorkspaceId, new_id
 from spass.core.time import Deadline, Timestamp, now
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.scalars import ANY_MODEL
 

@@ -6,7 +6,6 @@ from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from spass.aws.clients import TenantStore
 from spass.calls.recorder import Recorder
 from spass.calls.scope import Scope
 from spass.core.cost import Cost
@@ -20,6 +19,7 @@ from spass.metering import audit
 from spass.metering import usage as metering
 from spass.metering.audit import CallKind
 from spass.metering.usage import UsageQuery, UsageTotal
+from spass.store.tenant_store import TenantStore
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """The types of jobs, and their encoding as the body of a queue's message.
 
-Every room may send jobs (``aws/jobs.py``) and ``spass.jobs`` dispatches them, so the encoding is here, where both can import it.
+Every room may send jobs (``store/jobs.py``) and ``spass.jobs`` dispatches them. Both import the encoding from here.
 """
 
 import json

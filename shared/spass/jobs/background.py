@@ -1,6 +1,5 @@
 """Handle the queue of jobs: uploaded files, their parts, segments to merge, calls to account for."""
 
-from spass.aws.clients import TenantStore
 from spass.core.bus import EMPTY_BUS, EventBus
 from spass.core.jobs import AccountCall, Delivery, IngestPart, IngestUpload, MergeSegments, RunAgent, StartCompaction, Tick
 from spass.core.time import Deadline
@@ -13,6 +12,7 @@ from spass.rag.ingest.uploaded_file import UploadedFile
 from spass.rag.ingest.worker import IngestWorker
 from spass.rag.write.merge_job import merge
 from spass.rag.write.writer import Writer
+from spass.store.tenant_store import TenantStore
 
 
 def background_handler(

@@ -1,10 +1,10 @@
 """Handle the queue of compactions: each message starts the state machine on one job."""
 
-from spass.aws.clients import TenantStore
 from spass.core.jobs import Delivery, StartCompaction
 from spass.core.time import Deadline
 from spass.jobs.dispatch import NotHandled
 from spass.jobs.messages import Task
+from spass.store.tenant_store import TenantStore
 
 
 async def start_compaction(store: TenantStore, task: Task, _delivery: Delivery, _deadline: Deadline) -> bool:

@@ -4,13 +4,13 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from spass.aws.clients import TenantStore
-from spass.aws.log import failure_line, write_line
 from spass.core.ids import TenantId
 from spass.core.jobs import Delivery
 from spass.core.messages import Json
 from spass.core.time import Deadline, now
 from spass.jobs.messages import Task, Unknown, parse, split
+from spass.redaction.log import failure_line, write_line
+from spass.store.tenant_store import TenantStore
 
 
 class NotHandled(Exception):

@@ -1,12 +1,12 @@
 """Handle the queue of runs: queued runs of managed agents, and the ticks of their schedules."""
 
 from spass.agents.live_stream import ReportError
-from spass.aws.clients import TenantStore
 from spass.core.jobs import Delivery, RunAgent, Tick
 from spass.core.time import Deadline
 from spass.jobs.dispatch import Handler, NotHandled
 from spass.jobs.messages import Task
 from spass.managed.worker import RunWorker
+from spass.store.tenant_store import TenantStore
 
 
 def runs_handler(worker: RunWorker, report: ReportError) -> Handler:

@@ -2,13 +2,13 @@
 
 from contextlib import suppress
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.table import ConditionFailed
-from spass.aws.tasks import run_concurrently
-from spass.aws.writes import Delete, Equals
 from spass.core.errors import StorageUnavailable
+from spass.core.tasks import run_concurrently
 from spass.journal.head import StreamHead
+from spass.store import keys
+from spass.store.table import ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Delete, Equals
 
 
 async def remove_if_session_is_deleted(store: TenantStore, head: StreamHead) -> None:

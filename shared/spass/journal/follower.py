@@ -6,15 +6,15 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
 from spass.core.errors import StorageUnavailable, TurnLost
 from spass.core.ids import SessionId
 from spass.core.time import Clock
 from spass.journal.chunks import Chunk
 from spass.journal.frames import EventId, Frame
 from spass.journal.head import StreamHead, StreamState, read_head, stream_not_found
+from spass.store import keys
+from spass.store.attributes import Item
+from spass.store.tenant_store import TenantStore
 
 FIRST_POLLS: Final = 10
 """The number of polls with the short interval."""

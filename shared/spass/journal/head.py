@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.attributes import Item, Value
-from spass.aws.clients import TenantStore
-from spass.aws.codec import decode, encode
-from spass.aws.leases import LEASE_SECONDS, LeaseLost
-from spass.aws.table import TTL, ConditionFailed
-from spass.aws.writes import ITEM_ABSENT, Absent, AtMost, Condition, Delete, Equals, Put, Update
 from spass.core.errors import IdempotencyKeyReused, StorageUnavailable, StreamNotFound
 from spass.core.ids import AgentName, SessionId, UserId
+from spass.store import keys
+from spass.store.attributes import Item, Value
+from spass.store.codec import decode, encode
+from spass.store.leases import LEASE_SECONDS, LeaseLost
+from spass.store.table import TTL, ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Absent, AtMost, Condition, Delete, Equals, Put, Update
 
 KEEP_SECONDS: Final = 24 * 3600
 """Seconds for which a stream is kept, counted from the claim of its attempt."""

@@ -10,10 +10,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.leases import LeaseLost
-from spass.aws.table import TransactionFailed
-from spass.aws.writes import Put, Write
 from spass.core.errors import SpassError, StorageUnavailable
 from spass.core.event_task import EventList
 from spass.core.ids import SessionId, random_suffix
@@ -21,6 +17,10 @@ from spass.core.time import Clock
 from spass.journal.chunks import Chunk, split
 from spass.journal.frames import Frame
 from spass.journal.head import StreamClaim, StreamState, read_head
+from spass.store import keys
+from spass.store.leases import LeaseLost
+from spass.store.table import TransactionFailed
+from spass.store.writes import Put, Write
 
 FLUSH_SECONDS: Final = 1.0
 """Seconds for which tokens wait for a flush, and for which the writer waits after a failed one."""

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from spass.aws.clients import TenantStore
-from spass.aws.keys import followers_limit
 from spass.core.errors import RateLimited
 from spass.core.ids import TenantId
 from spass.core.time import Clock
 from spass.limits.shard import renew_while_running
 from spass.limits.shard_state import Caps, NoCapacity
 from spass.limits.shared_limit import SharedLimit, new_call_id
+from spass.store.keys import followers_limit
+from spass.store.tenant_store import TenantStore
 
 
 class Followers:

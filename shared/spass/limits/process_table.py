@@ -2,11 +2,11 @@
 
 import threading
 
-from spass.aws.attributes import Item
-from spass.aws.evaluation import apply_update, holds
-from spass.aws.keys import Key
-from spass.aws.table import ConditionFailed
-from spass.aws.writes import Update
+from spass.store.attributes import Item
+from spass.store.evaluation import apply_update, holds
+from spass.store.keys import Key
+from spass.store.table import ConditionFailed
+from spass.store.writes import Update
 
 
 class ProcessTable:

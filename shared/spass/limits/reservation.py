@@ -3,7 +3,6 @@
 from decimal import Decimal
 from typing import Final
 
-from spass.aws.writes import ITEM_ABSENT, ITEM_EXISTS, Absent, AtMost, Equals
 from spass.limits.shard_state import (
     MAX_CALLS_PER_SHARD,
     SLOT_SECONDS,
@@ -18,6 +17,7 @@ from spass.limits.shard_state import (
     lease_end,
     month_of,
 )
+from spass.store.writes import ITEM_ABSENT, ITEM_EXISTS, Absent, AtMost, Equals
 
 _CONCURRENCY_SECONDS: Final = 1.0  # until a retry when too many calls are in flight: their ends cannot be predicted
 _MONEY_SECONDS: Final = 5.0  # until a retry when the budget is reserved: calls give money back at their end

@@ -6,13 +6,6 @@ from contextlib import asynccontextmanager, suppress
 from decimal import Decimal
 from typing import Final, Protocol
 
-from spass.aws.attributes import Item
-from spass.aws.keys import Key
-from spass.aws.leases import RENEW_SECONDS
-from spass.aws.log import write_line
-from spass.aws.table import ConditionFailed
-from spass.aws.tasks import run_shielded
-from spass.aws.writes import Equals, Exists, Update
 from spass.core.errors import StorageUnavailable, storage_timeout
 from spass.core.time import now
 from spass.limits.reservation import ReservationCheck
@@ -27,6 +20,13 @@ from spass.limits.shard_state import (
     ShardState,
     lease_end,
 )
+from spass.redaction.log import write_line
+from spass.store.attributes import Item
+from spass.store.keys import Key
+from spass.store.leases import RENEW_SECONDS
+from spass.store.shielded import run_shielded
+from spass.store.table import ConditionFailed
+from spass.store.writes import Equals, Exists, Update
 
 _ATTEMPTS: Final = 10  # a write fails only if another one succeeded
 _SETTLE_ATTEMPTS: Final = 5

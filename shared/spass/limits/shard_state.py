@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final, Literal, NamedTuple, Self, cast
 
-from spass.aws.attributes import Item, Value
-from spass.aws.keys import Key
-from spass.aws.leases import LEASE_SECONDS
-from spass.aws.writes import Absent, AllOf, Condition, Contains, Equals, HasSize, Lacks, Update
+from spass.store.attributes import Item, Value
+from spass.store.keys import Key
+from spass.store.leases import LEASE_SECONDS
+from spass.store.writes import Absent, AllOf, Condition, Contains, Equals, HasSize, Lacks, Update
 
 SLOT_SECONDS: Final = 5
 SLOTS: Final = 13

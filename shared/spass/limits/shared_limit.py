@@ -20,13 +20,13 @@ from typing import Final
 
 import anyio
 
-from spass.aws.keys import Key
-from spass.aws.table import ConditionFailed
-from spass.aws.tasks import run_concurrently
-from spass.aws.writes import Exists, Update
 from spass.core.errors import storage_timeout
+from spass.core.tasks import run_concurrently
 from spass.limits.shard import LimitTable, Reservation, Shard
 from spass.limits.shard_state import Caps, NoCapacity, ReservationRequest
+from spass.store.keys import Key
+from spass.store.table import ConditionFailed
+from spass.store.writes import Exists, Update
 
 # Caps of one shard. They are large, so that one call takes only a small part.
 _TOKENS_PER_SHARD: Final = 1_000_000

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 
-from spass.aws.keys import backend_limit
 from spass.core.errors import StorageUnavailable
 from spass.limits.shard import LimitTable, Reservation, renew_while_running
 from spass.limits.shard_state import Caps, NoCapacity
@@ -14,6 +13,7 @@ from spass.limits.shared_limit import SharedLimit, new_call_id
 from spass.llm.attempt import Attempt
 from spass.llm.backends import DEFAULT_MAX_CONNECTIONS
 from spass.llm.errors import BackendLimitReached, BackendLimitUnknown
+from spass.store.keys import backend_limit
 from spass.tenancy.config import BackendConfig
 
 

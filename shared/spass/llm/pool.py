@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
-from spass.aws.log import write_line
 from spass.core.errors import NoBackendAvailable, StorageUnavailable
 from spass.core.time import now
 from spass.llm.backends import key_variable
 from spass.llm.types import CallContext, Provider
+from spass.redaction.log import write_line
 from spass.tenancy.config import BackendConfig
 
 KeyOf: TypeAlias = Callable[[str], str | None]

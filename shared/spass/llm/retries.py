@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from spass.aws.log import write_line
 from spass.core.errors import (
     ContextLengthExceeded,
     InvalidRequest,
@@ -37,6 +36,7 @@ from spass.llm.errors import (
     BackendUnsupported,
 )
 from spass.llm.types import CallContext
+from spass.redaction.log import write_line
 from spass.tenancy.config import BackendConfig, LlmConfig
 
 BACKENDS_LIMIT: Final = "backends"

@@ -8,12 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.commit_marker import commit
-from spass.aws.idempotency import Claim, StoredAnswer, create
-from spass.aws.log import failure_line, write_line
-from spass.aws.writes import ITEM_ABSENT, Absent, Equals, Put, Update, Write
 from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import InvalidRequest, NoBackendAvailable, SpassError, StorageUnavailable
@@ -23,6 +17,12 @@ from spass.core.time import Clock, Deadline, timestamp
 from spass.managed.answers import ManagedAgentPage, ManagedAgentView
 from spass.managed.lookup import check_not_paused, find_agent, read_agent
 from spass.managed.records import MailboxMessage, ManagedAgent, Schedule, encode_agent
+from spass.redaction.log import failure_line, write_line
+from spass.store import keys
+from spass.store.commit_marker import commit
+from spass.store.idempotency import Claim, StoredAnswer, create
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Absent, Equals, Put, Update, Write
 from spass.tenancy.config import GatewayConfig
 
 if TYPE_CHECKING:  # functions that only read agents run none

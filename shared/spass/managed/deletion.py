@@ -9,13 +9,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.table import ConditionFailed, TransactionFailed
-from spass.aws.tasks import run_concurrently
-from spass.aws.writes import ITEM_EXISTS, Absent, Delete, Put, Update, Write
 from spass.core.errors import CompactionInProgress, SessionBusy, SessionNotFound
 from spass.core.ids import ManagedAgentId, SessionId, UserId, random_suffix
+from spass.core.tasks import run_concurrently
 from spass.core.time import Clock, Deadline, timestamp
 from spass.managed.agents import ScheduleWriter
 from spass.managed.lookup import agent_not_found, find_agent, run_active
@@ -26,6 +22,10 @@ from spass.memory.state import read_state
 from spass.sessions.deletion import delete_session
 from spass.sessions.forget import forget
 from spass.sessions.session import decode_session
+from spass.store import keys
+from spass.store.table import ConditionFailed, TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_EXISTS, Absent, Delete, Put, Update, Write
 
 _ITEMS_PER_BATCH: Final = 50
 _HIDE_ATTEMPTS: Final = 3

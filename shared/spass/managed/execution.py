@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from spass.aws.clients import TenantStore
-from spass.aws.jobs import MAX_DELAY_SECONDS
 from spass.core.cost import CostTally
 from spass.core.errors import GATEWAY_STOPPED, RateLimited, SessionBusy, SpassError, StorageUnavailable
 from spass.core.messages import Json
@@ -16,6 +14,8 @@ from spass.core.time import Clock, epoch_s
 from spass.managed.records import MAX_ATTEMPTS, Run
 from spass.managed.run_end import fail
 from spass.managed.sending import take_back
+from spass.store.jobs import MAX_DELAY_SECONDS
+from spass.store.tenant_store import TenantStore
 
 _PASSING: Final = (StorageUnavailable, SessionBusy)
 """Errors after which a queued run is executed again: they say nothing about the run."""

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator
 from typing import Final, Literal
 
 from spass.agents.following import FollowedStream
-from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.errors import StorageUnavailable, StreamNotFound, TurnLost
 from spass.core.event_task import EventTask
@@ -18,6 +17,7 @@ from spass.managed.lookup import read_agent, run_not_found
 from spass.managed.records import ManagedAgent, Run
 from spass.managed.run_end import fail, run_lost, skip_queued
 from spass.managed.runs import is_lost, read_run, settle_lost
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.response_model import ResponseModel
 
 _POLLS_PER_CHECK: Final = 10

@@ -2,14 +2,14 @@
 
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
-from spass.aws.leases import RETRY_SECONDS
-from spass.aws.writes import OneOf
 from spass.core.errors import AgentNotFound, AgentPaused, RunNotFound, SessionBusy
 from spass.core.ids import ManagedAgentId, UserId
 from spass.managed.records import ManagedAgent, Run, RunStatus, decode_agent
+from spass.store import keys
+from spass.store.attributes import Item
+from spass.store.leases import RETRY_SECONDS
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import OneOf
 
 IS_OPEN: Final = OneOf("status", [RunStatus.QUEUED.value, RunStatus.RUNNING.value])
 """The condition on a run's item that the run has not ended."""

@@ -10,14 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from spass.aws import keys
-from spass.aws.attributes import Item, Value
-from spass.aws.clients import TenantStore
-from spass.aws.codec import decode, encode
-from spass.aws.idempotency import Claim, StoredAnswer, claim_lost
-from spass.aws.objects import ObjectMissing
-from spass.aws.table import TransactionFailed
-from spass.aws.writes import ITEM_ABSENT, Absent, Condition, Equals, Put, Update, Write
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import ManagedAgentId, MessageId, RunId, new_id, random_suffix
@@ -27,6 +19,14 @@ from spass.managed.answers import MessagePage, MessageView
 from spass.managed.lookup import agent_not_found, check_not_paused, current_agent
 from spass.managed.records import Direction, MailboxMessage, ManagedAgent, MessageStatus
 from spass.managed.texts import load_texts, message_text_name, store_text, text_bytes
+from spass.store import keys
+from spass.store.attributes import Item, Value
+from spass.store.codec import decode, encode
+from spass.store.idempotency import Claim, StoredAnswer, claim_lost
+from spass.store.objects import ObjectMissing
+from spass.store.table import TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Absent, Condition, Equals, Put, Update, Write
 
 MAX_MESSAGES: Final = 50
 MAX_BYTES: Final = 256 * 1024

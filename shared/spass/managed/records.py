@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from spass.aws.attributes import Item, Value
-from spass.aws.codec import decode, encode
 from spass.core.ids import AgentName, ManagedAgentId, MessageId, OperatorId, RunId, UserId
 from spass.core.json import dump
 from spass.core.messages import Json, TokenUsage
 from spass.core.time import Timestamp
 from spass.memory.operator import Operator
+from spass.store.attributes import Item, Value
+from spass.store.codec import decode, encode
 
 MAX_ATTEMPTS: Final = 3
 """Times that a queued run is begun, and that the sweep sends it again after its worker died."""

@@ -7,12 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from spass.aws import keys
-from spass.aws.attributes import Value
-from spass.aws.clients import TenantStore
-from spass.aws.codec import encode
-from spass.aws.table import TransactionFailed
-from spass.aws.writes import Delete, Equals, Update, Write
 from spass.core.cost import decimal_text
 from spass.core.errors import StorageUnavailable, TurnLost
 from spass.core.ids import random_suffix
@@ -24,6 +18,12 @@ from spass.managed.mailbox import NewMessage, delivery, new_message
 from spass.managed.records import Direction, MailboxMessage, ManagedAgent, Run, RunStatus, decode_run, encode_error
 from spass.managed.texts import delete_text
 from spass.sessions.turn_request import CommitWith
+from spass.store import keys
+from spass.store.attributes import Value
+from spass.store.codec import encode
+from spass.store.table import TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Delete, Equals, Update, Write
 
 
 async def finish_writes(

@@ -8,12 +8,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from spass.aws import keys
-from spass.aws.attributes import Item, Value
-from spass.aws.clients import TenantStore
-from spass.aws.idempotency import Claim, StoredAnswer, claim_lost
-from spass.aws.table import TransactionFailed
-from spass.aws.writes import ITEM_ABSENT, ITEM_EXISTS, Absent, Check, Equals, Put, Update, Write
 from spass.core.errors import IdempotencyKeyReused, NothingToRun, StorageUnavailable
 from spass.core.ids import RunId, new_id, random_suffix
 from spass.core.time import timestamp
@@ -31,6 +25,12 @@ from spass.managed.mailbox import (
 from spass.managed.records import Direction, ManagedAgent, Run, RunStatus, RunTrigger, decode_run, encode_run
 from spass.managed.runs import begun, settle_lost, with_input
 from spass.managed.texts import delete_text, run_text_name, store_text
+from spass.store import keys
+from spass.store.attributes import Item, Value
+from spass.store.idempotency import Claim, StoredAnswer, claim_lost
+from spass.store.table import TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, ITEM_EXISTS, Absent, Check, Equals, Put, Update, Write
 
 _RUN, _AGENT = 0, 1  # positions in the transaction
 

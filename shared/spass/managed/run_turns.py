@@ -17,7 +17,6 @@ from spass.agents.render.events import StreamName
 from spass.agents.render.managed_frames import ManagedFrames
 from spass.agents.spec import AgentSpec
 from spass.agents.streams import StreamedMessage, Streams
-from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.errors import InternalError, NothingToRun, SpassError, internal_error
 from spass.core.ids import RequestId, SessionId
@@ -29,6 +28,7 @@ from spass.managed.execution import Execution
 from spass.managed.records import MailboxMessage, ManagedAgent, Run
 from spass.managed.run_end import finish_writes
 from spass.sessions.turn_request import CommitWith
+from spass.store.tenant_store import TenantStore
 
 CheckAgent: TypeAlias = Callable[[Scope, ManagedAgent], AgentSpec]
 """Return the agent that runs for a managed agent now. Raise what refuses it: an unknown name, a right, a missing backend."""

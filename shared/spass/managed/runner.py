@@ -11,9 +11,6 @@ from typing import Final
 from spass.agents.following import FollowedStream
 from spass.agents.live_stream import LiveStream, ReportError
 from spass.agents.spec import AgentSpec
-from spass.aws import idempotency
-from spass.aws.clients import TenantStore
-from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer
 from spass.calls.scope import Scope
 from spass.core.errors import IdempotencyInProgress, InternalError, SessionBusy, SpassError
 from spass.core.ids import ManagedAgentId, RunId
@@ -25,6 +22,9 @@ from spass.managed.run_start import new_run, nothing_to_run, start
 from spass.managed.run_turns import RunTurns
 from spass.managed.runs import begin, read_run, settle_lost
 from spass.managed.sending import send_lost, send_run
+from spass.store import idempotency
+from spass.store.idempotency import Claim, IdempotentRequest, StoredAnswer
+from spass.store.tenant_store import TenantStore
 
 _ACQUIRE_DELAYS: Final = (0.2, 0.4, 0.8)
 

@@ -4,13 +4,6 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.attributes import Item, Value
-from spass.aws.clients import TenantStore
-from spass.aws.leases import LEASE_SECONDS
-from spass.aws.objects import ObjectMissing
-from spass.aws.table import ConditionFailed
-from spass.aws.writes import Absent, AtMost, Equals, Update
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.ids import ManagedAgentId, RunId, id_pattern, random_suffix
 from spass.core.page_size import PageSizeLimit
@@ -21,6 +14,13 @@ from spass.managed.lookup import IS_OPEN, run_key, run_not_found
 from spass.managed.records import MAX_ATTEMPTS, ManagedAgent, Run, RunStatus, RunTrigger, decode_run, encode_run
 from spass.managed.run_end import fail, run_lost
 from spass.managed.texts import load_texts
+from spass.store import keys
+from spass.store.attributes import Item, Value
+from spass.store.leases import LEASE_SECONDS
+from spass.store.objects import ObjectMissing
+from spass.store.table import ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Absent, AtMost, Equals, Update
 
 _POSITION: Final = re.compile(id_pattern("run"))
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.log import failure_line, write_line
-from spass.aws.schedules import Schedules
 from spass.core.errors import SpassError
 from spass.core.ids import ManagedAgentId, TenantId
 from spass.core.jobs import Tick, job_of
 from spass.core.time import Deadline
 from spass.managed.schedules import ScheduleWriter, entry_name
+from spass.redaction.log import failure_line, write_line
+from spass.store import keys
+from spass.store.schedules import Schedules
+from spass.store.tenant_store import TenantStore
 
 _AT_ONCE: Final = 16
 

@@ -11,17 +11,17 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.schedules import ScheduleEntry, Schedules
-from spass.aws.table import TransactionFailed
-from spass.aws.writes import ITEM_ABSENT, Check, Delete, Equals, Write
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import ManagedAgentId, TenantId, random_suffix
 from spass.core.jobs import Tick, body_of
 from spass.core.time import Clock
 from spass.managed.lookup import find_agent
 from spass.managed.records import ManagedAgent, Schedule
+from spass.store import keys
+from spass.store.schedules import ScheduleEntry, Schedules
+from spass.store.table import TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Check, Delete, Equals, Write
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

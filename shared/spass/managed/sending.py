@@ -3,17 +3,17 @@
 import asyncio
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.log import failure_line, write_line
-from spass.aws.table import ConditionFailed
-from spass.aws.writes import Absent, AtMost, Equals, Update
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import ManagedAgentId, RunId
 from spass.core.jobs import RunAgent, WorkKind, body_of
 from spass.core.time import timestamp
 from spass.managed.lookup import IS_OPEN, run_key
 from spass.managed.records import Run, RunStatus, decode_run
+from spass.redaction.log import failure_line, write_line
+from spass.store import keys
+from spass.store.table import ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Absent, AtMost, Equals, Update
 
 LOST_SECONDS: Final = 60
 """Seconds without a beginning after which a run may not have been sent."""

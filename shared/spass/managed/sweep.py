@@ -10,12 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.log import failure_line, write_line
-from spass.aws.objects import ObjectSummary
-from spass.aws.table import ConditionFailed
-from spass.aws.writes import Delete, Equals, Update
 from spass.core.ids import ManagedAgentId, RunId
 from spass.core.jobs import RunAgent, WorkKind
 from spass.core.time import Clock, Deadline, epoch_s
@@ -27,6 +21,12 @@ from spass.managed.run_end import fail, run_lost
 from spass.managed.runs import is_lost, settle_lost
 from spass.managed.sending import put_in_line
 from spass.managed.texts import FOLDER, has_item
+from spass.redaction.log import failure_line, write_line
+from spass.store import keys
+from spass.store.objects import ObjectSummary
+from spass.store.table import ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Delete, Equals, Update
 
 RESEND_SECONDS: Final = 40 * 60
 """Age in seconds of a run's last step after which it is sent again. Within this time the queue delivers its message twice."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from spass.aws.clients import TenantStore
 from spass.core.errors import AgentNotFound, AgentPaused, NothingToRun, RunNotFound, SessionBusy
 from spass.core.ids import RunId, derived_id
 from spass.core.jobs import Tick, WorkKind
@@ -21,6 +20,7 @@ from spass.managed.run_start import new_run, skip, start
 from spass.managed.runs import begun, load_run, settle_lost
 from spass.managed.schedules import ScheduleWriter, schedule_hash, ticking_schedule
 from spass.managed.sending import put_in_line, send_lost, take_place, work_name
+from spass.store.tenant_store import TenantStore
 
 _MINUTE: Final = 60  # seconds; the scheduler's precision
 

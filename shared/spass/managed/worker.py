@@ -14,7 +14,6 @@ from enum import Enum
 from typing import Final
 
 from spass.agents.live_stream import LiveStream, ReportError
-from spass.aws.clients import TenantStore
 from spass.calls.scope import CUT_SECONDS, JOB_MAX_WAIT, STREAM_SECONDS, Scope
 from spass.core.bus import EMPTY_BUS, EventBus
 from spass.core.errors import InvalidToken, RunNotFound, SpassError
@@ -28,6 +27,7 @@ from spass.managed.run_turns import RunTurns
 from spass.managed.runs import begin, load_run, settle_lost
 from spass.managed.sending import send_later, take_place, work_name
 from spass.managed.ticks import Ticks
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.identity import Caller, Tokens
 
 JOB_ROUTE: Final = "managed_run"

@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.tasks import run_concurrently
-from spass.aws.writes import Delete
+from spass.core.tasks import run_concurrently
 from spass.memory.operator import Operator
 from spass.memory.state import read_state
+from spass.store import keys
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Delete
 
 _NOTES_PER_BATCH: Final = 50
 

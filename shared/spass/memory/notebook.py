@@ -6,15 +6,15 @@ from contextlib import suppress
 from typing import Final
 from zlib import crc32
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.table import ConditionFailed
-from spass.aws.tasks import run_concurrently
-from spass.aws.writes import Delete, Equals, Put, Update
 from spass.core.errors import StorageUnavailable
+from spass.core.tasks import run_concurrently
 from spass.memory.garbage import remove_garbage
 from spass.memory.notes import MAX_NOTES, StoredNote, decode_note, encode_note, note_digest, note_key
 from spass.memory.operator import Operator
+from spass.store import keys
+from spass.store.table import ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Delete, Equals, Put, Update
 
 _WRITES_AT_ONCE: Final = 25
 _LOOKS: Final = 64

@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from spass.aws import keys
-from spass.aws.attributes import Item
-from spass.aws.codec import decode, encode
-from spass.aws.keys import Key
 from spass.core.effects import Note
 from spass.core.ids import TenantId
 from spass.core.json import encode_utf8
 from spass.core.text_checks import remove_controls
 from spass.core.time import Timestamp
 from spass.memory.operator import Operator
+from spass.store import keys
+from spass.store.attributes import Item
+from spass.store.codec import decode, encode
+from spass.store.keys import Key
 
 if TYPE_CHECKING:  # its package imports numpy, which a list of notes does not need
     from spass.rag.index.embedding_model import EmbeddingModel

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Literal, TypeAlias
 
-from spass.aws import keys
-from spass.aws.attributes import Item, Value
-from spass.aws.clients import TenantStore
-from spass.aws.writes import ITEM_ABSENT, Equals, Put, Update
 from spass.core.ids import AgentName, SessionId, new_id
 from spass.core.json import dump, replace_surrogates
 from spass.core.messages import Json
 from spass.core.time import Timestamp
 from spass.memory.operator import Operator
+from spass.store import keys
+from spass.store.attributes import Item, Value
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Equals, Put, Update
 
 STATE_KEY: Final = "state"
 """The key under which a model stores the operator's state, and under which the state is recalled."""

@@ -3,15 +3,15 @@
 import re
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import OperatorNotFound
 from spass.core.page_size import PageSizeLimit
 from spass.memory.notes import StoredNote, decode_note
 from spass.memory.operator import Operator
 from spass.memory.state import OperatorState, read_state
+from spass.store import keys
+from spass.store.attributes import Item
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.response_model import DateTime, NextCursor, ResponseModel
 
 _POSITION: Final = re.compile(r"[0-9T:.Z-]{24}\|[0-9a-f]{64}")

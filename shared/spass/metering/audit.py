@@ -7,11 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.log import write_line
-from spass.aws.table import TTL, ConditionFailed, TransactionFailed
-from spass.aws.writes import ITEM_ABSENT, Put
 from spass.core.cost import NO_COST, Cost, decimal_text
 from spass.core.errors import InternalError, SpassError, StorageUnavailable
 from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
@@ -20,6 +15,11 @@ from spass.core.messages import NO_TOKENS, Json, TokenUsage
 from spass.core.time import Timestamp, epoch_s, now
 from spass.metering import usage
 from spass.metering.shards import ShardChooser
+from spass.redaction.log import write_line
+from spass.store import keys
+from spass.store.table import TTL, ConditionFailed, TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Put
 
 KEEP_SECONDS: Final = 90 * 24 * 3600
 

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
 from spass.core.cost import CostSource
 from spass.core.errors import RequestNotFound
 from spass.core.ids import RequestId, TenantId
 from spass.metering.audit import CallKind
+from spass.store import keys
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.identity import Caller
 from spass.tenancy.response_model import Count, DateTime, DecimalText, ResponseModel
 

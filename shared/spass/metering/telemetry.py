@@ -13,12 +13,12 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Final, TypeAlias, TypeVar
 
-from spass.aws.log import write_line
 from spass.core.bus import AGENT_TURN_END, INFERENCE_END, TOOL_CALL_END, EventBus, EventType
 from spass.core.bus_events import BusEvent
 from spass.core.messages import Json
 from spass.core.time import Timestamp
 from spass.metering import audit
+from spass.redaction.log import write_line
 
 WriteLine: TypeAlias = Callable[[Mapping[str, Json]], None]
 E = TypeVar("E", bound=BusEvent)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-from spass.aws.log import write_line
 from spass.core.bus import (
     AGENT_TURN_END,
     AGENT_TURN_START,
@@ -17,6 +16,7 @@ from spass.core.bus_events import AgentTurnEnd, AgentTurnStart, BusEvent, Infere
 from spass.core.ids import RequestId
 from spass.core.messages import Json
 from spass.metering.telemetry import WriteLine, epoch_ms, event_fields
+from spass.redaction.log import write_line
 
 MAX_OPEN_TURNS: Final = 1000
 """Open turns that a process remembers. A further one replaces the oldest, so that turns without an END cannot fill the memory."""

@@ -12,17 +12,17 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Final, Literal, TypeAlias, cast
 
-from spass.aws import keys
-from spass.aws.attributes import Item, Value
-from spass.aws.clients import TenantStore
-from spass.aws.keys import Key
-from spass.aws.table import TTL, ConditionFailed
-from spass.aws.tasks import run_concurrently
-from spass.aws.writes import AllOf, Equals, Update
 from spass.core.cost import decimal_text
 from spass.core.errors import InvalidRequest
 from spass.core.ids import AgentName, TenantId
+from spass.core.tasks import run_concurrently
 from spass.core.time import now
+from spass.store import keys
+from spass.store.attributes import Item, Value
+from spass.store.keys import Key
+from spass.store.table import TTL, ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import AllOf, Equals, Update
 from spass.tenancy.response_model import Count, DecimalText, ResponseModel
 
 KEEP_DAYS: Final = 400

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
-from spass.aws.tasks import run_shielded
 from spass.sandbox.child_process import ChildFailed
+from spass.store.shielded import run_shielded
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.table import TransactionFailed
-from spass.aws.writes import ITEM_ABSENT, Put, Update, Write
 from spass.core.errors import SessionBusy, SessionNotFound, SpassError, StorageUnavailable
 from spass.core.ids import SessionId, random_suffix
 from spass.sessions.hold import held_by, is_deleted, release_hold
 from spass.sessions.record import TurnRecord, store_body, stored_overflow_key
 from spass.sessions.session import Session
 from spass.sessions.turn_request import NOTHING_JOINED, CommitWith
+from spass.store import keys
+from spass.store.table import TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Put, Update, Write
 
 _COMMIT_ATTEMPTS: Final = 2
 _COMMIT_DELAY: Final = 0.1  # seconds; doubled per attempt, full jitter

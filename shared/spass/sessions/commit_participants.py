@@ -4,11 +4,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from spass.aws.writes import Write
 from spass.core.errors import InternalError
 from spass.core.events import Event, TurnFinished
 from spass.core.outcome import TurnOutcome
 from spass.sessions.turn_request import NOTHING_JOINED, CommitParticipant, CommitWith, LoadHistory, Respond, ShortenHistory
+from spass.store.writes import Write
 
 
 def join_commit(respond: Respond, participant: CommitParticipant) -> Respond:

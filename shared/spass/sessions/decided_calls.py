@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spass.aws.clients import TenantStore
 from spass.core.ids import ApprovalId, UserId
 from spass.core.json import dump
 from spass.core.messages import Json, Message
 from spass.sessions.record import TurnRecord
+from spass.store.tenant_store import TenantStore
 
 
 async def with_decisions(store: TenantStore, user: UserId, turns: Sequence[TurnRecord], now: float) -> Sequence[TurnRecord]:

@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
-from spass.aws.table import ConditionFailed, TransactionFailed
-from spass.aws.tasks import run_concurrently
-from spass.aws.writes import Absent, Delete, Equals, Update
 from spass.core.ids import AgentName, SessionId, UserId, random_suffix
+from spass.core.tasks import run_concurrently
 from spass.core.time import timestamp
 from spass.journal.head import stream_digest
 from spass.sessions.hold import hold_error, not_held_by_others
 from spass.sessions.names import name_removal
 from spass.sessions.record import session_overflow_prefix
 from spass.sessions.session import Session, decode_owned_session, decode_session
+from spass.store import keys
+from spass.store.attributes import Item
+from spass.store.table import ConditionFailed, TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Absent, Delete, Equals, Update
 
 _ITEMS_PER_BATCH: Final = 25
 _NOT_IN_CHAIN: Final = Absent("parent_session_id") & Absent("successor_session_id")

@@ -4,10 +4,6 @@ continues an interrupted one. The session stays, but no operator points to it an
 import time
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.table import TransactionFailed
-from spass.aws.writes import Absent, Check, Delete, Equals, Write
 from spass.core.errors import SessionBusy
 from spass.core.ids import random_suffix
 from spass.core.time import Clock
@@ -16,6 +12,10 @@ from spass.memory.operator import Operator
 from spass.memory.state import OperatorState, read_state
 from spass.sessions.hold import hold_error, not_held_by_others
 from spass.sessions.newest import newest_session
+from spass.store import keys
+from spass.store.table import TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Absent, Check, Delete, Equals, Write
 
 _ATTEMPTS: Final = 5
 

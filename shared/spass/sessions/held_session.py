@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from spass.aws.leases import LeaseLost
-from spass.aws.table import ConditionFailed
 from spass.calls.scope import Scope
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import SessionId
 from spass.core.time import Clock
 from spass.sessions.hold import release_hold, renew_hold
 from spass.sessions.session import Session
+from spass.store.leases import LeaseLost
+from spass.store.table import ConditionFailed
 
 if TYPE_CHECKING:
     from spass.journal.head import StreamClaim

@@ -6,8 +6,6 @@ from typing import Annotated, Final, TypeAlias
 
 from pydantic import Field, WithJsonSchema
 
-from spass.aws.clients import TenantStore
-from spass.aws.objects import ObjectMissing
 from spass.core.cursors import cursor_mismatch, decode_cursor, encode_cursor
 from spass.core.ids import MessageId
 from spass.core.messages import Json, Role
@@ -16,6 +14,8 @@ from spass.core.time import Timestamp
 from spass.llm.answers import FunctionCall, TurnUsage
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, message_json
 from spass.sessions.session import Session, read_session
+from spass.store.objects import ObjectMissing
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.response_model import Count, DateTime, DecimalText, JsonObject, NextCursor, ResponseModel
 
 RichBlocks: TypeAlias = Annotated[

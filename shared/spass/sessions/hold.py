@@ -2,14 +2,6 @@
 
 from contextlib import suppress
 
-from spass.aws import keys
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
-from spass.aws.codec import encode
-from spass.aws.idempotency import RequestHashes
-from spass.aws.leases import LEASE_SECONDS, RETRY_SECONDS
-from spass.aws.table import ConditionFailed
-from spass.aws.writes import Absent, AnyOf, AtMost, Equals, Update
 from spass.core.errors import (
     CompactionInProgress,
     IdempotencyInProgress,
@@ -21,6 +13,14 @@ from spass.core.errors import (
 )
 from spass.core.ids import AgentName, SessionId, UserId
 from spass.sessions.session import Hold, HoldKind, Session, decode_owned_session, decode_session
+from spass.store import keys
+from spass.store.attributes import Item
+from spass.store.codec import encode
+from spass.store.idempotency import RequestHashes
+from spass.store.leases import LEASE_SECONDS, RETRY_SECONDS
+from spass.store.table import ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Absent, AnyOf, AtMost, Equals, Update
 
 
 def new_hold(

@@ -7,13 +7,13 @@ from typing import Annotated, Final, Literal
 
 from pydantic import WithJsonSchema
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.ids import AgentName, SessionId, UserId
 from spass.core.page_size import PageSizeLimit
 from spass.sessions.compaction.summary_record import SummaryRecord, read_summary
 from spass.sessions.session import Session, SessionView, decode_session, read_session
+from spass.store import keys
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.response_model import LEAVE_OUT_IF_EMPTY, Count, DateTime, ResponseModel, SessionIdText, SummaryIdText
 
 _SUMMARIES_PER_READ: Final = 16  # a summary may be as large as an item

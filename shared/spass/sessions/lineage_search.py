@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from spass.aws.clients import TenantStore
-from spass.aws.objects import ObjectMissing
 from spass.calls.scope import Scope
 from spass.core.bm25 import Ranking, excerpt
 from spass.core.errors import SessionNotFound
@@ -16,6 +14,8 @@ from spass.core.time import Deadline
 from spass.sessions.lineage import ancestors
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns
 from spass.sessions.session import Session, read_session
+from spass.store.objects import ObjectMissing
+from spass.store.tenant_store import TenantStore
 from spass.tools.arguments import arguments_for_display
 from spass.tools.lineage_searcher import LINEAGE_SEARCH, LineageHit, LineageSearchResult
 

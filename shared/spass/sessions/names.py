@@ -7,12 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.writes import ITEM_ABSENT, Condition, Delete, Equals, Put
 from spass.core.errors import InvalidRequest, SessionNotFound
 from spass.core.ids import CLIENT_ID, AgentName, SessionId, UserId, id_pattern
 from spass.sessions.session import Session
+from spass.store import keys
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Condition, Delete, Equals, Put
 
 _ID_START: Final = "ses_"  # a client's name for a session does not begin so
 

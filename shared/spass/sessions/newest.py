@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
 from spass.core.ids import SessionId
 from spass.sessions.session import Session, decode_session
+from spass.store import keys
+from spass.store.tenant_store import TenantStore
 
 
 class NewestSession(NamedTuple):

@@ -8,11 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from spass.aws import keys
-from spass.aws.attributes import Value
-from spass.aws.clients import TenantStore
-from spass.aws.table import TransactionFailed
-from spass.aws.writes import ITEM_ABSENT, Absent, Delete, Put, Write
 from spass.core.errors import SessionArchived, SessionBusy, SessionNotFound, StorageUnavailable
 from spass.core.ids import AgentName, SessionId, UserId, new_id, random_suffix
 from spass.core.messages import Message
@@ -23,6 +18,11 @@ from spass.sessions.names import name_removal
 from spass.sessions.newest import newest_session
 from spass.sessions.record import TurnRecord, overflow_key, store_body, stored_overflow_key
 from spass.sessions.session import Hold, Session, decode_session
+from spass.store import keys
+from spass.store.attributes import Value
+from spass.store.table import TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Absent, Delete, Put, Write
 
 if TYPE_CHECKING:
     from spass.journal.head import StreamClaim

@@ -1,10 +1,10 @@
 """An operator as a client sees it."""
 
-from spass.aws.clients import TenantStore
 from spass.core.ids import OperatorId
 from spass.memory.operator import Operator
 from spass.memory.views import count_notes, require_state
 from spass.sessions.newest import newest_session
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.response_model import Count, DateTime, JsonValue, ResponseModel, SessionIdText
 
 

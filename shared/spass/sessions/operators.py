@@ -7,8 +7,6 @@ creates another one.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spass.aws.clients import TenantStore
-from spass.aws.writes import Write
 from spass.core.ids import SessionId
 from spass.core.messages import Json
 from spass.core.outcome import TurnOutcome
@@ -17,6 +15,8 @@ from spass.memory.state import UNCHANGED, Unchanged, read_state, state_creation,
 from spass.sessions.opening import Opening
 from spass.sessions.session import Session
 from spass.sessions.turn_request import CommitWith
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Write
 
 
 @dataclass(slots=True)

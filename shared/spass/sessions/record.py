@@ -5,9 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
-from spass.aws import keys
-from spass.aws.attributes import Item, Value
-from spass.aws.clients import TenantStore
 from spass.core.cost import NO_COST, Cost, decimal_text
 from spass.core.effects import ToolOutcome
 from spass.core.events import Event, Outcome
@@ -15,6 +12,9 @@ from spass.core.ids import ApprovalId, MessageId, SessionId, new_id
 from spass.core.json import dump_bytes
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
 from spass.core.time import Clock, Timestamp, timestamp
+from spass.store import keys
+from spass.store.attributes import Item, Value
+from spass.store.tenant_store import TenantStore
 
 INLINE_BYTES: Final = 350_000
 """Bytes of the largest body in an item. DynamoDB allows 400 KiB for all attributes and their names."""

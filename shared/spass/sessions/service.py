@@ -7,9 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from spass.aws import keys
-from spass.aws.idempotency import Claim, StoredAnswer, create
-from spass.aws.writes import ITEM_ABSENT, Put
 from spass.calls.scope import Scope
 from spass.calls.worker_thread import run_in_worker_thread
 from spass.core.cursors import decode_cursor, encode_cursor
@@ -27,6 +24,9 @@ from spass.sessions.operators import OperatorOpening, read_pointer
 from spass.sessions.session import CreateSession, Session, SessionView, decode_session, read_session
 from spass.sessions.turn import Turn
 from spass.sessions.turn_request import Respond, TurnRequest
+from spass.store import keys
+from spass.store.idempotency import Claim, StoredAnswer, create
+from spass.store.writes import ITEM_ABSENT, Put
 from spass.tenancy.response_model import NextCursor, ResponseModel
 from spass.tenancy.settings import Cascade
 

@@ -7,14 +7,14 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from spass.aws import keys
-from spass.aws.attributes import Item, Value
-from spass.aws.clients import TenantStore
-from spass.aws.codec import decode, encode
 from spass.core.errors import SessionAgentMismatch, SessionNotFound
 from spass.core.ids import RAG_ID, AgentName, OperatorId, SessionId, SummaryId, UserId, WorkspaceId
 from spass.core.text_checks import reject_nul
 from spass.core.time import Timestamp
+from spass.store import keys
+from spass.store.attributes import Item, Value
+from spass.store.codec import decode, encode
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.response_model import LEAVE_OUT_IF_EMPTY, Count, DateTime, ResponseModel, SessionIdText
 from spass.tenancy.scalars import CompactStrategy, KeepLastN
 from spass.tenancy.strict_body import StrictBody

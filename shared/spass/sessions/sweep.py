@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
 from spass.core.ids import SessionId
 from spass.core.time import Deadline
 from spass.sessions.record import OVERFLOW_FOLDER, stored_overflow_key
+from spass.store import keys
+from spass.store.tenant_store import TenantStore
 
 UNCOMMITTED_SECONDS: Final = 24 * 3600
 """Age in seconds that no running turn reaches."""

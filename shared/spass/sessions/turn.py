@@ -17,11 +17,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from spass.aws import idempotency
-from spass.aws.idempotency import StoredAnswer
-from spass.aws.leases import renewing
-from spass.aws.objects import ObjectMissing
-from spass.aws.writes import Write
 from spass.calls.scope import Scope
 from spass.core.errors import (
     GATEWAY_STOPPED,
@@ -50,6 +45,11 @@ from spass.sessions.opening import OpenedSession, SessionOpener, remove_refused
 from spass.sessions.record import TurnRecord, TurnRecorder, load_turns
 from spass.sessions.session import Hold, HoldKind, Session
 from spass.sessions.turn_request import CommitWith, Respond, TurnRequest
+from spass.store import idempotency
+from spass.store.idempotency import StoredAnswer
+from spass.store.leases import renewing
+from spass.store.objects import ObjectMissing
+from spass.store.writes import Write
 
 if TYPE_CHECKING:
     from spass.sessions.compaction.compactor import Compactor

@@ -4,12 +4,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from spass.aws.idempotency import IdempotentRequest
-from spass.aws.writes import Write
 from spass.core.events import Event
 from spass.core.ids import AgentName, OperatorId, SessionId, UserId, WorkspaceId
 from spass.core.messages import Message
 from spass.core.outcome import AgentRun, TurnOutcome
+from spass.store.idempotency import IdempotentRequest
+from spass.store.writes import Write
 
 if TYPE_CHECKING:
     from spass.journal.head import StreamClaim

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
-from spass.aws.keys import tenant_config
-from spass.aws.swap import Participant, Swap, swap
-from spass.aws.writes import ITEM_ABSENT, Equals, Update
 from spass.core.errors import InvalidRequest
 from spass.core.time import Deadline
+from spass.store.attributes import Item
+from spass.store.keys import tenant_config
+from spass.store.swap import Participant, Swap, swap
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Equals, Update
 from spass.tenancy.config import MAX_MEMORY_BYTES
 from spass.tenancy.stored_settings import read_version
 

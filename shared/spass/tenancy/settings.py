@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import WithJsonSchema
 
-from spass.aws.keys import tenant_config, tenant_limit
-from spass.aws.log import write_line
 from spass.core.errors import AboveCeiling, StorageUnavailable
 from spass.core.ids import TenantId
 from spass.core.messages import Json
 from spass.core.time import Deadline, now
+from spass.redaction.log import write_line
+from spass.store.keys import tenant_config, tenant_limit
 from spass.tenancy.config import GatewayConfig, TenantConfig, TenantLimits
 from spass.tenancy.response_model import LEAVE_OUT_IF_EMPTY, ResponseModel
 from spass.tenancy.stored_settings import KEYS, ConfigValues, SettingRules, StoredSettings, settings_update, to_json_number
 
 if TYPE_CHECKING:
-    from spass.aws.attributes import Item
-    from spass.aws.clients import TenantStore
-    from spass.aws.swap import Participant
+    from spass.store.attributes import Item
+    from spass.store.swap import Participant
+    from spass.store.tenant_store import TenantStore
     from spass.tenancy.memory_notes import NoteResult
 
 FRESH_SECONDS: Final = 30.0

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from spass.aws.clients import Aws
 from spass.aws.job_targets import NO_JOB_TARGETS, JobTargets
 from spass.aws.schedules import SchedulerClient
-from spass.aws.table import TableClient
 from spass.core.time import now_s
+from spass.store.table import TableClient
 from spass.testing.bucket import MemoryBucket
 from spass.testing.scheduler import MemoryScheduler
 from spass.testing.table import MemoryTable

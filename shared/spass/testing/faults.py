@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
-from spass.aws.invocation import CALL_PLAN, AwsCall, run_in_thread
 from spass.core.errors import storage_timeout
+from spass.store.invocation import CALL_PLAN, ServiceCall, run_in_thread
 
 T = TypeVar("T")
 
@@ -41,11 +41,11 @@ class FaultPlan:
     fault: Fault | None = None
     at: int = 0
     times: int = 1
-    calls: list[AwsCall] = field(default_factory=list)
+    calls: list[ServiceCall] = field(default_factory=list)
     capacity: list[float] = field(default_factory=list)
     crashed: bool = False
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         if self.crashed:
             raise Crash
         fault = self.next_fault(call)
@@ -69,7 +69,7 @@ class FaultPlan:
             raise Crash
         return result
 
-    def next_fault(self, call: AwsCall) -> Fault | None:
+    def next_fault(self, call: ServiceCall) -> Fault | None:
         """Record ``call`` and return its fault."""
         number = len(self.calls)
         self.calls.append(call)

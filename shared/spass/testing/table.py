@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final
 
-from spass.aws.attributes import Item, Value
-from spass.aws.evaluation import InvalidUpdate, apply_update, copy_as_stored, holds
-from spass.aws.keys import Key
-from spass.aws.table import ConditionFailed, Page, Query, Reply, TransactionFailed
-from spass.aws.writes import Delete, Put, Update, Write
 from spass.core.errors import InternalError
+from spass.store.attributes import Item, Value
+from spass.store.evaluation import InvalidUpdate, apply_update, copy_as_stored, holds
+from spass.store.keys import Key
+from spass.store.table import ConditionFailed, Page, Query, Reply, TransactionFailed
+from spass.store.writes import Delete, Put, Update, Write
 
 ITEM_BYTES: Final = 400 * 1024
 PAGE_BYTES: Final = 2**20

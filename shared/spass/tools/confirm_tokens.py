@@ -16,16 +16,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NewType, TypeAlias
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.table import TTL, ConditionFailed
-from spass.aws.writes import ITEM_ABSENT, Put, Write
 from spass.calls.scope import Scope
 from spass.core.errors import ConfirmTokenExpired, ConfirmTokenInvalid, InternalError, SpassError
 from spass.core.ids import TenantId
 from spass.core.json import dump_canonical
 from spass.core.messages import Json
 from spass.core.time import now_s
+from spass.store import keys
+from spass.store.table import TTL, ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Put, Write
 from spass.tenancy.identity import Caller
 from spass.tools.consent import WriteResult, to_result
 

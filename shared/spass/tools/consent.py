@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
-from spass.aws.writes import Write
 from spass.calls.scope import Scope
 from spass.core.errors import SpassError
 from spass.core.messages import Json
 from spass.rag.index.answers import Document, WriteAnswer
+from spass.store.writes import Write
 from spass.tenancy.memory_notes import NoteResult
 
 WriteResult: TypeAlias = WriteAnswer | Document | NoteResult | bool

@@ -8,10 +8,10 @@ from spass.approvals.answers import ApprovalView
 from spass.approvals.ending import Ending
 from spass.approvals.record import Approval, StoredCall
 from spass.approvals.store import put_approval
-from spass.aws.writes import Write
 from spass.calls.scope import CurrentSession, Scope
 from spass.core.errors import ApprovalDecided, ConfirmTokenInvalid, SpassError
 from spass.core.messages import Json
+from spass.store.writes import Write
 from spass.tools.base import ToolContext, ToolError, ToolReply
 from spass.tools.consent import WriteResult, to_result
 from spass.tools.previews import Preview

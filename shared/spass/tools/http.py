@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from spass.aws.log import failure_line, write_line
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
+from spass.redaction.log import failure_line, write_line
 
 _MAX_BYTES: Final = 1024 * 1024
 _TIMEOUT: Final = httpx.Timeout(8.0, connect=4.0)

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from spass.aws.idempotency import StoredAnswer
 from spass.core.effects import CellResult
 from spass.core.json import dump, encode_utf8
 from spass.core.messages import Json
+from spass.store.idempotency import StoredAnswer
 from spass.tools.answers import ToolResult
 
 MAX_RESULT_BYTES: Final = 64 * 1024

@@ -6,11 +6,12 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from spass.aws.tasks import run_concurrently, run_shielded
 from spass.core.effects import ToolOutcome
 from spass.core.events import CallEvent, Nested, ToolCallFinished, ToolCallStarted, ToolProgress
 from spass.core.json import replace_surrogates
 from spass.core.messages import ToolCall
+from spass.core.tasks import run_concurrently
+from spass.store.shielded import run_shielded
 from spass.tools.base import ForwardEvent, ReportProgress
 from spass.tools.outcomes import outcome_of_failure
 

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Final, TypeGuard, cast
 
 from pydantic import ValidationError
 
-from spass.aws.idempotency import Claim, StoredAnswer
-from spass.aws.writes import Write
 from spass.calls.recorder import Recorder
 from spass.calls.scope import Scope
 from spass.core.effects import ToolOutcome
@@ -43,6 +41,8 @@ from spass.core.messages import Json, ToolCall, ToolSpec
 from spass.core.time import now_s
 from spass.metering import audit
 from spass.metering.audit import CallKind
+from spass.store.idempotency import Claim, StoredAnswer
+from spass.store.writes import Write
 from spass.tenancy.identity import Identity
 from spass.tenancy.settings import Cascade
 from spass.tools import arguments as tool_arguments

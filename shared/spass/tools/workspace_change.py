@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from spass.aws.swap import Participant
-from spass.aws.writes import Write
 from spass.core.errors import SpassError, WorkspaceConflict
 from spass.core.ids import MessageId, WorkspaceId
 from spass.core.messages import Json
+from spass.store.swap import Participant
+from spass.store.writes import Write
 from spass.tools.base import ToolContext, ToolError, ToolReply
 from spass.tools.deletes import find_loss
 from spass.tools.grants import DELETES

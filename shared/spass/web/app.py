@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from spass.aws.log import failure_line, write_line
 from spass.core.errors import InternalError, MethodNotAllowed, SpassError, StorageUnavailable
+from spass.redaction.log import failure_line, write_line
 from spass.web.edge import EdgeMiddleware
 from spass.web.errors import error_response, from_http, from_validation
 from spass.web.exchange import get_exchange

@@ -8,10 +8,10 @@ from typing import Final
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from spass.aws.log import failure_line, write_line
 from spass.core.errors import GATEWAY_STOPPED, InternalError, RouteNotFound, internal_error
 from spass.core.messages import Json
 from spass.core.time import now
+from spass.redaction.log import failure_line, write_line
 from spass.web.errors import error_response, route_not_found
 from spass.web.exchange import Exchange, begin_exchange
 

@@ -13,8 +13,8 @@ from spass.core.cost import Cost, decimal_text
 from spass.core.ids import RequestId, new_id
 
 if TYPE_CHECKING:
-    from spass.aws.idempotency import IdempotentRequest
     from spass.calls.scope import Scope
+    from spass.store.idempotency import IdempotentRequest
     from spass.web.services import Services
 
 _KEY: Final = "spass.exchange"

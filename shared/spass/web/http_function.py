@@ -20,7 +20,7 @@ from mangum.types import Scope as EventScope
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from spass.aws.log import failure_line, write_line
+from spass.redaction.log import failure_line, write_line
 from spass.web.app import create_app
 from spass.web.edge import API_GATEWAY_REQUEST_ID
 from spass.web.public_routing import BundledFileRoute

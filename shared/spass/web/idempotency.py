@@ -11,11 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive
 
-from spass.aws import idempotency
-from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer
-from spass.aws.leases import renewing
 from spass.core.errors import InvalidRequest, SpassError
 from spass.core.messages import Json
+from spass.store import idempotency
+from spass.store.idempotency import Claim, IdempotentRequest, StoredAnswer
+from spass.store.leases import renewing
 from spass.tenancy.identity import Caller
 from spass.tenancy.response_model import ResponseModel
 from spass.web.exchange import Exchange

@@ -10,12 +10,12 @@ from starlette.types import Receive
 from spass.agents.answers import Reply
 from spass.agents.render.events import EventWriter, render_failure
 from spass.agents.spec import AgentSpec
-from spass.aws import idempotency
-from spass.aws.idempotency import Claim, StoredAnswer
 from spass.calls.scope import Scope
 from spass.core.errors import InternalError
 from spass.core.events import Event, Failed
 from spass.core.outcome import TurnOutcome, decode_outcome, encode_outcome
+from spass.store import idempotency
+from spass.store.idempotency import Claim, StoredAnswer
 from spass.tenancy.response_model import ResponseModel
 from spass.web.disconnect import run_for_client
 from spass.web.exchange import Exchange, render_cost_headers

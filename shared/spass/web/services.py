@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from spass.agents.streams import Streams
     from spass.approvals.service import Approvals
     from spass.aws.clients import Aws
-    from spass.aws.provider_keys import ProviderKeys
     from spass.calls.pipeline import Calls
     from spass.calls.scope import Scope
     from spass.completions.agent_models import AgentModels
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from spass.core.bus import EventBus
     from spass.core.code_calls import Sandbox
     from spass.limits.followers import Followers
+    from spass.llm.provider_keys import ProviderKeys
     from spass.llm.router import Router
     from spass.managed.agents import ManagedAgents
     from spass.managed.run_turns import RunTurns
@@ -163,8 +163,8 @@ class Services:
 
     @cached_property
     def keys(self) -> "ProviderKeys":
-        from spass.aws.provider_keys import ProviderKeys
         from spass.llm.backends import all_key_variables
+        from spass.llm.provider_keys import ProviderKeys
 
         return ProviderKeys(all_key_variables(self.config), self.settings.keys_path, self.aws.get_parameters)
 
@@ -472,7 +472,7 @@ class Services:
         from spass.core.bus import EventBus, EventType
 
         def report(event_type: EventType[Any], error: BaseException) -> None:
-            from spass.aws.log import failure_line, write_line
+            from spass.redaction.log import failure_line, write_line
 
             write_line({**failure_line(error, ""), "event": "subscriber_failed", "subscribed_to": event_type.name})
 
@@ -504,7 +504,7 @@ class Services:
         again and draws new random numbers. A snapshot may be days old, but ``time.monotonic`` has not advanced since, so cached
         settings would look fresh.
         """
-        from spass.aws.restore import reset_process_state
+        from spass.web.restore import reset_process_state
 
         reset_process_state()
         for name in self.__dict__.keys() - _KEPT:
@@ -517,8 +517,8 @@ class Services:
 
 
 def _log_notices(notices: "Iterable[ConfigProblem]") -> None:
-    from spass.aws.log import write_line
     from spass.core.time import now
+    from spass.redaction.log import write_line
 
     for notice in notices:
         write_line({"at": now(), "level": "warning", "event": "config_notice", "notice": str(notice.without_folder())})

@@ -13,12 +13,12 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from spass.aws.log import failure_line, write_line
 from spass.core.errors import GATEWAY_STOPPED, InternalError, SpassError, StorageUnavailable, internal_error
 from spass.core.event_task import EventList, EventTask
 from spass.core.ids import RequestId
 from spass.core.json import dump_line
 from spass.core.messages import Json
+from spass.redaction.log import failure_line, write_line
 from spass.redaction.text import redact
 from spass.web.disconnect import wait_for_disconnect
 from spass.web.errors import Error, envelope

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from spass.aws.log import capture_library_logs, failure_line, write_line
 from spass.core.messages import Json
+from spass.redaction.log import capture_library_logs, failure_line, write_line
 from spass.web.services import Services
 
 WarmUp: TypeAlias = Callable[[Services], object]

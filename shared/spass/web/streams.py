@@ -11,13 +11,13 @@ from starlette.responses import Response, StreamingResponse
 
 from spass.agents.following import FollowedStream, follow_stream
 from spass.agents.render.frames import failure_frames
-from spass.aws.log import failure_line, write_line
 from spass.core.errors import GATEWAY_STOPPED, InternalError, InvalidRequest, SpassError, StorageUnavailable
 from spass.core.event_task import EventList, EventTask
 from spass.core.ids import AgentName, RequestId
 from spass.core.messages import Json
 from spass.core.outcome import TurnOutcome
 from spass.journal.frames import EventId, Frame
+from spass.redaction.log import failure_line, write_line
 from spass.web.edge import IS_HEAD
 from spass.web.errors import envelope
 from spass.web.exchange import Exchange

@@ -11,10 +11,10 @@ from pydantic_core import PydanticCustomError
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
-from spass.aws.swap import Participant
 from spass.core.errors import InvalidPath, WorkspaceConflict
 from spass.core.ids import RAG_ID, WorkspaceId
 from spass.core.time import Deadline
+from spass.store.swap import Participant
 from spass.web.etags import Preconditions
 from spass.web.exchange import Exchange
 from spass.web.routing import reject_repeated

@@ -3,11 +3,11 @@
 import re
 from typing import Final, NamedTuple
 
-from spass.aws.clients import TenantStore
 from spass.core.cursors import cursor_mismatch, decode_cursor, encode_cursor
 from spass.core.errors import InvalidPath, WorkspaceFileNotFound
 from spass.core.ids import WorkspaceId
 from spass.core.page_size import PageSizeLimit
+from spass.store.tenant_store import TenantStore
 from spass.workspaces.answers import Entry, TreePage, VersionPage, VersionSummary, WorkspacePage, WorkspaceSummary
 from spass.workspaces.head import list_heads, read_live_head
 from spass.workspaces.lookup import check_folders_above

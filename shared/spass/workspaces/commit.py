@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 import anyio.to_thread
 
-from spass.aws.clients import TenantStore
-from spass.aws.swap import Swap
 from spass.core.errors import WorkspaceLimit, WorkspaceNotFound
 from spass.core.ids import WorkspaceId, new_id
 from spass.core.time import Clock, timestamp
+from spass.store.swap import Swap
+from spass.store.tenant_store import TenantStore
 from spass.workspaces.change import Author, Body, Change, Committed, Plan, bodies_to_store
 from spass.workspaces.head import WorkspaceHead, read_head, swap_write, unchanged_check
 from spass.workspaces.limits import MAX_FILE_BYTES, MAX_FILES, MAX_TOTAL_BYTES

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import anyio.to_thread
 
-from spass.aws.clients import TenantStore
 from spass.core.errors import InvalidRequest, VersionNotFound
 from spass.core.ids import WorkspaceId
 from spass.core.page_size import PageSizeLimit
+from spass.store.tenant_store import TenantStore
 from spass.workspaces.answers import ComparedFile, Comparison
 from spass.workspaces.diff import DiffLimit
 from spass.workspaces.lookup import check_folders_above

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from spass.aws import codec
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
-from spass.aws.keys import WORKSPACE_PREFIX, workspace, workspaces_partition
-from spass.aws.writes import ITEM_ABSENT, Check, Condition, Equals, Put, Update
 from spass.core.errors import VersionNotFound, WorkspaceNotFound
 from spass.core.ids import TenantId, WorkspaceId
 from spass.core.time import Timestamp
+from spass.store import codec
+from spass.store.attributes import Item
+from spass.store.keys import WORKSPACE_PREFIX, workspace, workspaces_partition
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Check, Condition, Equals, Put, Update
 from spass.workspaces.tree import Tree
 
 _NEVER: Final = Timestamp("")

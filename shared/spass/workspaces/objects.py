@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 
 import anyio.to_thread
 
-from spass.aws.clients import TenantStore
-from spass.aws.objects import ObjectMissing
 from spass.core.errors import InternalError
 from spass.core.ids import TenantId, WorkspaceId, random_suffix
+from spass.store.objects import ObjectMissing
+from spass.store.tenant_store import TenantStore
 from spass.workspaces.head import read_head, workspace_not_found
 from spass.workspaces.pack import decode_body
 from spass.workspaces.tree import Tree, TreeFile, decode_tree

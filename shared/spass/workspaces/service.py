@@ -3,12 +3,12 @@
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 
-from spass.aws.clients import TenantStore
-from spass.aws.keys import deleted_generation
-from spass.aws.swap import Participant, Swap, swap
-from spass.aws.writes import Put
 from spass.core.ids import WorkspaceId
 from spass.core.time import Clock, Deadline, timestamp
+from spass.store.keys import deleted_generation
+from spass.store.swap import Participant, Swap, swap
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Put
 from spass.workspaces.archive_out import stream_archive
 from spass.workspaces.change import Author, Body, Change, Committed
 from spass.workspaces.commit import Commit, read_newest

@@ -9,8 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
-from spass.aws.clients import TenantStore
-from spass.aws.keys import (
+from spass.core.ids import WorkspaceId
+from spass.core.tasks import run_concurrently
+from spass.core.time import Deadline
+from spass.store.keys import (
     DELETED_GENERATION_PREFIX,
     Key,
     deleted_generation,
@@ -18,11 +20,9 @@ from spass.aws.keys import (
     workspace_versions_partition,
     workspaces_partition,
 )
-from spass.aws.table import ConditionFailed
-from spass.aws.tasks import run_concurrently
-from spass.aws.writes import Delete, Equals, Update
-from spass.core.ids import WorkspaceId
-from spass.core.time import Deadline
+from spass.store.table import ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Delete, Equals, Update
 from spass.workspaces.head import WorkspaceHead, fence_write, read_head
 from spass.workspaces.objects import FOLDER, version_of
 from spass.workspaces.versions import list_versions

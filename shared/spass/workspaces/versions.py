@@ -5,14 +5,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from spass.aws import codec
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
-from spass.aws.keys import VERSION_PREFIX, Key, workspace_version, workspace_versions_partition
-from spass.aws.writes import ITEM_ABSENT, Put
 from spass.core.ids import AgentName, MessageId, SessionId, TenantId, UserId, WorkspaceId
 from spass.core.json import replace_surrogates
 from spass.core.time import Timestamp
+from spass.store import codec
+from spass.store.attributes import Item
+from spass.store.keys import VERSION_PREFIX, Key, workspace_version, workspace_versions_partition
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Put
 from spass.workspaces.change import MAX_MESSAGE_CHARACTERS, Author, Body, ChangedFile, Committed
 from spass.workspaces.head import version_not_found
 from spass.workspaces.paths import WorkspacePath

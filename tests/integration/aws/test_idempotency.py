@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from spass.aws import idempotency
-from spass.aws.clients import TenantStore
-from spass.aws.idempotency import Claim, StoredAnswer, acquire
-from spass.aws.leases import LEASE_SECONDS, RETRY_SECONDS, LeaseLost
 from spass.core.errors import IdempotencyInProgress, IdempotencyKeyReused
 from spass.core.time import now_s
+from spass.store import idempotency
+from spass.store.idempotency import Claim, StoredAnswer, acquire
+from spass.store.leases import LEASE_SECONDS, RETRY_SECONDS, LeaseLost
+from spass.store.tenant_store import TenantStore
 from spass.testing.faults import Fault, FaultPlan, inject
 from tests.unit.idempotent_requests import idempotent_request
 
@@ -65,7 +65,7 @@ async def test_an_expired_claim_can_be_taken_over_and_its_old_owner_cannot_answe
 ) -> None:
     now = now_s()
     expired = await acquire_claim(store)
-    monkeypatch.setattr("spass.aws.idempotency.now_s", lambda: now + LEASE_SECONDS + 1)
+    monkeypatch.setattr("spass.store.idempotency.now_s", lambda: now + LEASE_SECONDS + 1)
     successor = await acquire_claim(store)
     with pytest.raises(LeaseLost):
         await expired.complete(ANSWER)
@@ -95,8 +95,8 @@ async def test_an_answer_is_stored_for_24_hours(
 ) -> None:
     await (await acquire_claim(store)).complete(ANSWER)
     later = now_s() + int(hours * 3600)
-    monkeypatch.setattr("spass.aws.idempotency.now_s", lambda: later)
-    monkeypatch.setattr("spass.aws.table.now_s", lambda: later)
+    monkeypatch.setattr("spass.store.idempotency.now_s", lambda: later)
+    monkeypatch.setattr("spass.store.table.now_s", lambda: later)
     assert isinstance(await acquire(store, REQUEST), StoredAnswer) == is_stored
 
 

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-from spass.aws import keys, objects
-from spass.aws.attributes import Value
-from spass.aws.clients import Aws, TenantStore
-from spass.aws.objects import ObjectMissing
-from spass.aws.table import TTL, ConditionFailed, TransactionFailed
-from spass.aws.writes import ITEM_ABSENT, Delete, Equals, Put, Update
+from spass.aws import objects
+from spass.aws.clients import Aws
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import IndexId, SessionId, TenantId
+from spass.store import keys
+from spass.store.attributes import Value
+from spass.store.objects import ObjectMissing
+from spass.store.table import TTL, ConditionFailed, TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Delete, Equals, Put, Update
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 
 pytestmark = pytest.mark.anyio

@@ -6,11 +6,12 @@ import httpx
 import pytest
 
 from spass.aws import uploads
-from spass.aws.clients import Aws, TenantStore
-from spass.aws.objects import ObjectMissing
-from spass.aws.uploads import PresignedPost
+from spass.aws.clients import Aws
 from spass.core.ids import TenantId
 from spass.core.time import now_s
+from spass.store.objects import ObjectMissing
+from spass.store.tenant_store import TenantStore
+from spass.store.uploads import PresignedPost
 
 pytestmark = pytest.mark.anyio
 KEY = "berlin/upl_1/über uns.md"

@@ -8,8 +8,6 @@ from typing import TypeVar
 import pytest
 
 from spass.aws.clients import Aws
-from spass.aws.invocation import AwsCall
-from spass.aws.leases import LEASE_SECONDS
 from spass.calls.scope import Scope
 from spass.core.errors import DocumentNotFound, IndexNotFound, SpassError
 from spass.core.ids import DocumentId
@@ -18,6 +16,8 @@ from spass.llm.types import EmbeddingReply
 from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.rag.ingest.publish import MAX_QUEUED_PARTS
+from spass.store.invocation import ServiceCall
+from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.ingest.conftest import Clock
 from tests.sampling import SOAK
@@ -49,7 +49,7 @@ class CrashAfterCall(FaultPlan):
         super().__init__(Fault.CRASH_AFTER, at=-1)
         self.operation, self.remaining = operation, nth
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         self.remaining -= call.operation == self.operation
         if not self.remaining and self.at < 0:
             self.at = len(self.calls)
@@ -198,7 +198,7 @@ class Queue:
         async def send(_: object, job: Job) -> None:
             self.waiting.append(body_of(job))
 
-        monkeypatch.setattr("spass.aws.jobs.TenantJobs.send", send)
+        monkeypatch.setattr("spass.aws.jobs.AwsJobs.send", send)
 
     async def deliver_all(self) -> None:
         await asyncio.gather(*(self._worker() for _ in range(6)))

@@ -3,12 +3,12 @@
 import pytest
 
 from spass.aws.clients import Aws
-from spass.aws.leases import LEASE_SECONDS
 from spass.core.errors import SpassError
 from spass.core.ids import IndexId
 from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import NewDocument
 from spass.rag.index.objects import map_limited
+from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.ingest.conftest import Clock
 from tests.simulated.memory import aws_for_faults

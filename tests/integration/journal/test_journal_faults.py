@@ -8,12 +8,7 @@ from itertools import count
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.clients import Aws, TenantStore
-from spass.aws.commit_marker import commit
-from spass.aws.leases import LEASE_SECONDS
-from spass.aws.table import ConditionFailed
-from spass.aws.writes import Put
+from spass.aws.clients import Aws
 from spass.core.errors import SpassError, StorageUnavailable, TurnLost
 from spass.core.event_task import EventList
 from spass.core.ids import AgentName, SessionId, UserId, new_id
@@ -23,6 +18,12 @@ from spass.journal.follower import follow
 from spass.journal.frames import EventId, Frame
 from spass.journal.head import StopState, StreamClaim, StreamHead, StreamState, claim, read_head, request_stop, stream_digest
 from spass.journal.writer import JournalWriter
+from spass.store import keys
+from spass.store.commit_marker import commit
+from spass.store.leases import LEASE_SECONDS
+from spass.store.table import ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Put
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.simulated.memory import aws_for_faults
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from spass.aws.clients import Aws
-from spass.aws.keys import backend_limit
 from spass.core.errors import RateLimited, UpstreamError
 from spass.core.messages import Message, Role, TokenUsage
 from spass.core.time import Deadline
@@ -14,6 +13,7 @@ from spass.limits.shard import Reservation
 from spass.limits.shard_state import Caps
 from spass.limits.shared_limit import SharedLimit
 from spass.llm.types import CallContext, ChatRequest
+from spass.store.keys import backend_limit
 from spass.web.services import Services, Settings
 
 pytestmark = pytest.mark.anyio

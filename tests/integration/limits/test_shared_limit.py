@@ -11,11 +11,11 @@ from functools import partial
 import pytest
 
 from spass.aws.clients import Aws
-from spass.aws.keys import backend_limit
 from spass.core.errors import StorageUnavailable
 from spass.limits.shard import Reservation
 from spass.limits.shard_state import Caps, NoCapacity
 from spass.limits.shared_limit import SharedLimit
+from spass.store.keys import backend_limit
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 
 pytestmark = pytest.mark.anyio

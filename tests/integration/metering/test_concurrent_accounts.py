@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
-from spass.aws.invocation import AwsCall
 from spass.core.ids import AgentName, RequestId
 from spass.metering import audit
 from spass.metering.audit import AuditRecord
 from spass.metering.usage import UsageQuery, reset, spending_of_month, usage
+from spass.store import keys
+from spass.store.attributes import Item
+from spass.store.invocation import ServiceCall
+from spass.store.tenant_store import TenantStore
 from spass.testing.faults import Fault, FaultPlan, inject
 from tests.sampling import SOAK
 from tests.unit.metering.ledger import TODAY, call, usd
@@ -39,7 +39,7 @@ class PeriodicFaults(FaultPlan):
 
     dice: random.Random = field(default_factory=random.Random)
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         faults = [Fault.LOST_REPLY, Fault.THROTTLE, Fault.TIMEOUT, Fault.REPEATED]
         self.at = len(self.calls)
         self.fault = self.dice.choice(faults) if call.operation != "SendMessage" and self.dice.random() < 0.3 else None

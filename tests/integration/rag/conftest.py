@@ -11,8 +11,6 @@ import pytest
 
 from functions.rag.append import append_documents
 from functions.rag.replace import replace_documents
-from spass.aws.clients import TenantStore
-from spass.aws.idempotency import StoredAnswer
 from spass.calls.scope import Scope
 from spass.core.ids import IndexId
 from spass.core.messages import TokenUsage
@@ -20,6 +18,8 @@ from spass.llm.types import EmbeddingReply, pack_rows
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import NewDocument, WriteRequest
+from spass.store.idempotency import StoredAnswer
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.config import GatewayConfig
 from spass.testing.rag import build_rag
 from spass.tools.base import Rag

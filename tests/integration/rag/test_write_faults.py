@@ -3,13 +3,13 @@
 import pytest
 
 from spass.aws.clients import Aws
-from spass.aws.idempotency import Claim, Completion, StoredAnswer, acquire
-from spass.aws.leases import LEASE_SECONDS, LeaseLost
 from spass.core.errors import Conflict, SpassError, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import now_s
 from spass.rag.index.answers import WriteAnswer
 from spass.rag.index.catalog import describe_index
+from spass.store.idempotency import Claim, Completion, StoredAnswer, acquire
+from spass.store.leases import LEASE_SECONDS, LeaseLost
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.rag.conftest import RagHarness, Verb, documents
 from tests.simulated.memory import aws_for_faults
@@ -40,7 +40,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("spass.aws.idempotency.now_s", clock)
+    monkeypatch.setattr("spass.store.idempotency.now_s", clock)
     return clock
 
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spass.aws import keys
-from spass.aws.leases import LEASE_SECONDS
 from spass.core.errors import Conflict, SessionArchived, SpassError, StorageUnavailable
 from spass.core.ids import SessionId
 from spass.sessions.session import Session
 from spass.sessions.turn import TurnAnswer
+from spass.store import keys
+from spass.store.leases import LEASE_SECONDS
 from tests.integration.sessions.conftest import AGENT, USER, idempotent, redirect
 
 if TYPE_CHECKING:

@@ -7,10 +7,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.idempotency import IdempotentRequest
-from spass.aws.writes import Put, Update
 from spass.calls.scope import Scope
 from spass.core.errors import ContextLengthExceeded
 from spass.core.events import Event, InferenceStarted, Token, TurnStarted
@@ -25,6 +21,10 @@ from spass.sessions.record import StoredMessage, load_turns
 from spass.sessions.session import Session, decode_session
 from spass.sessions.turn import Turn
 from spass.sessions.turn_request import LoadHistory, ShortenHistory, TurnRequest, messages_path
+from spass.store import keys
+from spass.store.idempotency import IdempotentRequest
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Put, Update
 from tests.simulated.scripted_turns import answer_with, call_calculator
 from tests.unit.idempotent_requests import idempotent_request
 from tests.unit.scopes import scope_of

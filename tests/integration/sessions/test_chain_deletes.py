@@ -8,14 +8,14 @@ from collections.abc import Awaitable
 
 import pytest
 
-from spass.aws.clients import TenantStore
-from spass.aws.keys import session_head
-from spass.aws.leases import LEASE_SECONDS
 from spass.core.errors import SessionArchived, SessionNotFound, SpassError
 from spass.core.ids import SessionId
 from spass.sessions import record
 from spass.sessions.lineage import DeletedSession, read_chain
 from spass.sessions.record import load_turns
+from spass.store.keys import session_head
+from spass.store.leases import LEASE_SECONDS
+from spass.store.tenant_store import TenantStore
 from tests.integration.sessions.conftest import SessionHarness
 from tests.sampling import SOAK
 from tests.unit.sessions.session_chains import AGENT, ChainBuilder, plain_turn

@@ -9,8 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from spass.aws.clients import Aws, TenantStore
-from spass.aws.leases import LEASE_SECONDS
+from spass.aws.clients import Aws
 from spass.core.errors import Conflict, SpassError, StorageUnavailable
 from spass.core.events import Event
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
@@ -20,6 +19,8 @@ from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession
 from spass.sessions.turn import Turn
 from spass.sessions.turn_request import ShortenHistory
+from spass.store.leases import LEASE_SECONDS
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.faults import Crash, Fault, FaultPlan, inject

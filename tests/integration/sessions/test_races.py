@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spass.aws.leases import LEASE_SECONDS
 from spass.core.errors import Conflict, IdempotencyInProgress, SessionBusy, SessionNotFound, StorageUnavailable
 from spass.core.ids import SessionId
 from spass.core.messages import Role
 from spass.sessions.turn import TurnAnswer
+from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.sessions.chain_client import Client, chain, turn_texts, visible_history
 from tests.sampling import SOAK

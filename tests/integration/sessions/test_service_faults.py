@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spass.aws import keys
 from spass.aws.clients import Aws
-from spass.aws.idempotency import StoredAnswer, acquire
-from spass.aws.leases import LEASE_SECONDS
 from spass.calls.scope import Scope
 from spass.core.errors import SessionNotFound, StorageUnavailable
 from spass.core.ids import AgentName, SessionId, UserId
 from spass.sessions import record
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession, SessionView
+from spass.store import keys
+from spass.store.idempotency import StoredAnswer, acquire
+from spass.store.leases import LEASE_SECONDS
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.faults import Crash, Fault, FaultPlan, inject

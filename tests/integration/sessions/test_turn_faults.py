@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spass.aws.clients import Aws
-from spass.aws.leases import LEASE_SECONDS
 from spass.core.errors import Conflict, SessionArchived, StorageUnavailable
 from spass.core.ids import SessionId
 from spass.sessions import record
 from spass.sessions.turn import TurnAnswer
+from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.sessions.chain_client import Client, chain, turn_texts, visible_history
 from tests.sampling import SOAK, sampled

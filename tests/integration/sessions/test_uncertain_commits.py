@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import pytest
 
 from spass.aws.clients import Aws
-from spass.aws.invocation import AwsCall
-from spass.aws.leases import LEASE_SECONDS
-from spass.aws.objects import ObjectMissing
-from spass.aws.table import TransactionFailed
 from spass.core.errors import Conflict, SessionNotFound, StorageUnavailable, storage_timeout
 from spass.core.messages import Role
 from spass.sessions import record
 from spass.sessions.record import overflow_key
 from spass.sessions.turn import TurnAnswer
+from spass.store.invocation import ServiceCall
+from spass.store.leases import LEASE_SECONDS
+from spass.store.objects import ObjectMissing
+from spass.store.table import TransactionFailed
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.simulated.memory import aws_for_faults
 
@@ -71,7 +71,7 @@ class UncertainCommits(FaultPlan):
     attempts: list[Callable[[], object]] = field(default_factory=list)
     replies_from: int = 1_000
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         if call.operation != "TransactWriteItems":
             result = await FaultPlan.around(self, call, run)
             if call.operation == "GetItem" and self.attempts and not self.immediate:

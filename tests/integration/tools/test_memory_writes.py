@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from spass.aws.clients import Aws, TenantStore
-from spass.aws.table import TenantTable
-from spass.aws.writes import Write
+from spass.aws.clients import Aws
 from spass.core.errors import ConfirmTokenInvalid, StorageUnavailable
 from spass.core.ids import TenantId
+from spass.store.table import TenantTable
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Write
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.faults import Crash, Fault, FaultPlan, inject

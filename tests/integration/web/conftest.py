@@ -66,5 +66,5 @@ async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("spass.aws.idempotency.now_s", clock)
+    monkeypatch.setattr("spass.store.idempotency.now_s", clock)
     return clock

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 
 import httpx
 
-from spass.aws.leases import LEASE_SECONDS
 from spass.core.time import now_s
+from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Crash, FaultPlan, inject
 
 Send = Callable[[], Awaitable[httpx.Response]]

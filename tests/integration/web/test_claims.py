@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from spass.aws import keys, leases
-from spass.aws.clients import TenantStore
-from spass.aws.idempotency import Claim, acquire
-from spass.aws.leases import LEASE_SECONDS, LeaseLost
-from spass.aws.writes import Delete
 from spass.core.errors import IdempotencyInProgress
 from spass.core.time import now_s
+from spass.store import keys, leases
+from spass.store.idempotency import Claim, acquire
+from spass.store.leases import LEASE_SECONDS, LeaseLost
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Delete
 from spass.tenancy.response_model import ResponseModel
 from spass.web import idempotency
 from spass.web.exchange import Exchange
@@ -95,7 +95,7 @@ async def test_a_long_request_renews_its_claim(store: TenantStore, monkeypatch: 
     async def long_work() -> None:
         # Advance the clock past the expiry of the original claim.
         for number in range(1, 4):
-            monkeypatch.setattr("spass.aws.idempotency.now_s", lambda at=now + number * (LEASE_SECONDS - 10): at)
+            monkeypatch.setattr("spass.store.idempotency.now_s", lambda at=now + number * (LEASE_SECONDS - 10): at)
             await asyncio.sleep(0.1)
         with pytest.raises(IdempotencyInProgress):
             await acquire(store, KEY)

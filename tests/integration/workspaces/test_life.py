@@ -6,11 +6,11 @@ import zipfile
 
 import pytest
 
-from spass.aws.clients import TenantStore
-from spass.aws.keys import workspace
 from spass.core.errors import WorkspaceConflict, WorkspaceNotFound
 from spass.core.ids import WorkspaceId
 from spass.core.time import Deadline, now_s
+from spass.store.keys import workspace
+from spass.store.tenant_store import TenantStore
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.workspaces.change import Author, Change, Committed
 from spass.workspaces.paths import parse_path

@@ -14,8 +14,6 @@ from spass.approvals.answers import ApprovalView, DecideApproval
 from spass.approvals.changes import read_changes
 from spass.approvals.record import Approval, ApprovalStatus
 from spass.approvals.store import read_approval, read_approvals
-from spass.aws import keys
-from spass.aws.writes import Put
 from spass.calls.scope import CurrentSession, Scope
 from spass.core.effects import ToolOutcome
 from spass.core.errors import IndexNotFound
@@ -23,6 +21,8 @@ from spass.core.ids import AgentName, ApprovalId, IndexId, SessionId, TenantId, 
 from spass.core.messages import Json, ToolCall
 from spass.core.time import Deadline, now_s
 from spass.rag.index.documents import NewDocument
+from spass.store import keys
+from spass.store.writes import Put
 from spass.tenancy.settings import Cascade
 from spass.testing.aws import MemoryAws
 from spass.testing.rag import build_rag

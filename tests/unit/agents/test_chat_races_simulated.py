@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from spass.aws import keys
 from spass.core.errors import SpassError
 from spass.core.ids import SessionId, UserId
 from spass.core.messages import Message, Role
 from spass.journal.frames import EventId
+from spass.store import keys
 from tests.simulated.chat_log import Done, LedgerTurn, Words, reading_violations
 from tests.simulated.compaction_executions import CompactionExecutions
 from tests.simulated.gateway import AGENT, TENANT, USER

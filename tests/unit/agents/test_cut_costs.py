@@ -10,11 +10,11 @@ import pytest
 
 from spass.agents.interrupt import StopSignal, interruptible
 from spass.agents.spec import AgentSpec, file_model
-from spass.aws import keys
 from spass.core.bus import EMPTY_BUS
 from spass.core.events import Event, Failed, TurnFinished, collect
 from spass.core.ids import TenantId
 from spass.core.messages import FinishReason, TokenUsage
+from spass.store import keys
 from tests.unit.agents.driver_harness import check_events
 from tests.unit.agents.test_driver import check_answer, check_messages
 from tests.unit.agents.test_turn_events import AGENTS, RandomRuns

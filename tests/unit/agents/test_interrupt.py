@@ -12,7 +12,6 @@ import pytest
 from spass.agents.interrupt import StopSignal, interruptible
 from spass.agents.kinds import BaseAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
-from spass.aws.leases import LeaseLost, renewing
 from spass.core.cost import Cost, CostSource, CostTally
 from spass.core.effects import Infer, ToolOutcome
 from spass.core.errors import StorageUnavailable, UpstreamError
@@ -35,6 +34,7 @@ from spass.core.events import (
 from spass.core.messages import FinishReason, Json, Message, Role, ToolCall
 from spass.core.time import Deadline
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.store.leases import LeaseLost, renewing
 from spass.testing.model import Answer
 from spass.tools.base import ForwardEvent, ReportProgress
 from spass.tools.side_by_side import run_side_by_side

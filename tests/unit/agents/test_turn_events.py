@@ -15,8 +15,6 @@ import pytest
 from spass.agents.availability import Availability
 from spass.agents.engine import Engine
 from spass.agents.spec import file_model
-from spass.aws import keys
-from spass.aws.attributes import Item
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.core.bus import AGENT_TURN_END, AGENT_TURN_START, INFERENCE_END, TOOL_CALL_END, EventBus
@@ -29,6 +27,8 @@ from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.metering.telemetry import Telemetry
 from spass.metering.traces import Traces
+from spass.store import keys
+from spass.store.attributes import Item
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade

@@ -7,9 +7,9 @@ import pytest
 from spass.approvals.ending import Ending
 from spass.approvals.record import Approval, ApprovalStatus
 from spass.approvals.store import read_approval, read_with_call
-from spass.aws import keys
-from spass.aws.writes import Delete
 from spass.core.errors import ApprovalDecided, ApprovalNotFound, StorageUnavailable
+from spass.store import keys
+from spass.store.writes import Delete
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.approvals.waiting_calls import ANA, WaitingCalls
 

@@ -5,11 +5,11 @@ import pytest
 from spass.approvals.deletion import delete_approvals
 from spass.approvals.record import DECIDE_SECONDS, ApprovalStatus, encode_end
 from spass.approvals.store import list_approvals, read_approval, read_approvals, read_with_call
-from spass.aws import keys
-from spass.aws.writes import Update
 from spass.core.errors import ApprovalNotFound, InvalidRequest, SessionBusy
 from spass.core.ids import SessionId, TenantId, UserId
 from spass.core.time import timestamp
+from spass.store import keys
+from spass.store.writes import Update
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.approvals.waiting_calls import ANA, EFFECT, SESSION, WaitingCalls, some_approval
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 from spass.approvals.record import Approval, StoredCall
 from spass.approvals.store import put_approval
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.writes import Put
 from spass.core.ids import AgentName, ApprovalId, SessionId, TenantId, UserId
 from spass.core.messages import Json
+from spass.store import keys
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Put
 from spass.testing.aws import MemoryAws
 
 ANA = UserId("ana")

@@ -1,8 +1,8 @@
 """Test the parameters of the requests to DynamoDB."""
 
 from spass.aws.dynamodb import parameters_of
-from spass.aws.keys import Key
-from spass.aws.writes import ITEM_ABSENT, Absent, AtMost, Check, Equals, Put, Update
+from spass.store.keys import Key
+from spass.store.writes import ITEM_ABSENT, Absent, AtMost, Check, Equals, Put, Update
 
 KEY = Key("T#demo#A", "B")
 STORED_KEY = {"pk": {"S": KEY.pk}, "sk": {"S": KEY.sk}}

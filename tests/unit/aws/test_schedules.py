@@ -7,8 +7,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from spass.aws.job_targets import JobTargets
-from spass.aws.schedules import ScheduleEntry
 from spass.core.errors import InternalError, StorageUnavailable
+from spass.store.schedules import ScheduleEntry
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 

@@ -6,12 +6,12 @@ from botocore.exceptions import EndpointConnectionError
 from botocore.stub import Stubber
 from mypy_boto3_dynamodb import DynamoDBClient
 
-from spass.aws import keys
 from spass.aws.dynamodb import DynamoDBTable
-from spass.aws.table import ConditionFailed, TenantTable, TransactionFailed
-from spass.aws.writes import Put
 from spass.core.errors import InternalError, StorageUnavailable
 from spass.core.ids import IndexId, TenantId
+from spass.store import keys
+from spass.store.table import ConditionFailed, TenantTable, TransactionFailed
+from spass.store.writes import Put
 
 pytestmark = pytest.mark.anyio
 KEY = keys.rag_manifest(TenantId("demo"), IndexId("one"))

@@ -12,8 +12,8 @@ from botocore.credentials import Credentials, RefreshableCredentials
 
 from spass.aws import uploads
 from spass.aws.clients import Aws
-from spass.aws.uploads import PresignedPost
 from spass.core.ids import TenantId
+from spass.store.uploads import PresignedPost
 
 NOW = datetime(2026, 4, 30, 8, 14, 22, tzinfo=UTC)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.limits import MOST_UNITS, UNDER_WAY, units_per_second
-from tests.unit.aws.memory_table import MemoryTable
+from tests.unit.store.memory_table import MemoryTable
 
 pytestmark = pytest.mark.anyio
 

@@ -4,9 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from spass.aws import keys
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
 from spass.calls.admission import Admission
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
@@ -15,6 +12,9 @@ from spass.core.messages import TokenUsage
 from spass.llm.errors import BackendUnavailable
 from spass.llm.router import Router
 from spass.llm.types import ChatDelta, EmbeddingReply, EmbeddingRequest, pack_rows
+from spass.store import keys
+from spass.store.attributes import Item
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade

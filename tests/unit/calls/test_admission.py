@@ -9,8 +9,6 @@ from decimal import Decimal
 
 import pytest
 
-from spass.aws.clients import TenantStore
-from spass.aws.table import TenantTable
 from spass.calls import pipeline
 from spass.calls.admission import Admission
 from spass.calls.pipeline import Calls
@@ -24,6 +22,8 @@ from spass.limits.shared_limit import SharedLimit
 from spass.llm.errors import BackendTimeout, BackendUnavailable
 from spass.llm.types import ChatDelta, ChatReply, ChatRequest, collect_deltas
 from spass.metering.usage import reset, spending_of_month
+from spass.store.table import TenantTable
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.settings import Cascade, EffectiveConfig
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, Fault, FaultPlan, inject

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import pytest
 
-from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.bus import INFERENCE_END, INFERENCE_START, EventBus
 from spass.core.errors import BudgetExceeded, SpassError, UpstreamError
@@ -17,6 +16,7 @@ from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.llm.errors import BackendUnavailable
 from spass.llm.types import ChatDelta, ChatRequest
 from spass.metering import audit
+from spass.store.tenant_store import TenantStore
 from spass.testing.event_log import EventLog
 from spass.testing.faults import Fault, FaultPlan, inject
 from spass.testing.model import Deltas

@@ -8,7 +8,6 @@ from decimal import Decimal
 
 import pytest
 
-from spass.aws.clients import TenantStore
 from spass.core.cost import CostSource
 from spass.core.errors import (
     InvalidRequest,
@@ -22,6 +21,7 @@ from spass.core.errors import (
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendBadRequest, BackendTimeout, BackendUnavailable
 from spass.llm.types import ChatDelta, ChatReply, ChatRequest, collect_deltas
+from spass.store.tenant_store import TenantStore
 from spass.testing.model import ScriptedModel, in_turn
 from tests.unit.calls.scripted_provider import CONFIG, at_depth, audit_of, calls_of, make_scope, scripted_model
 

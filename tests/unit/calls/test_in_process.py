@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import pytest
 
-from spass.aws.clients import TenantStore
 from spass.calls.in_process import InProcessCalls
 from spass.calls.usage_log import TableUsageLog
 from spass.core.errors import InvalidRequest, NoBackendAvailable, SpassError, UpstreamRejected
@@ -24,6 +23,7 @@ from spass.llm.agent_usage import AgentUsage
 from spass.llm.router import Router, get_router
 from spass.metering.usage import UsageQuery
 from spass.metering.usage import usage as stored_usage
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.config import GatewayConfig, load_gateway_config
 from spass.tenancy.yaml_source import ConfigError
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve

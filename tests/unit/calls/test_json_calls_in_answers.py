@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from spass.aws.clients import TenantStore
 from spass.calls.datamark import MARK
 from spass.calls.pipeline import Calls
 from spass.core.errors import UpstreamError
@@ -16,6 +15,7 @@ from spass.llm.errors import BackendUnavailable
 from spass.llm.router import Router
 from spass.llm.types import CallContext, ChatDelta, ChatReply, ChatRequest, Provider, collect_deltas
 from spass.redaction.text import REDACTED
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from tests.unit.aws.eventstreams import event

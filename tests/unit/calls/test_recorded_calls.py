@@ -10,8 +10,6 @@ from typing import TypeVar
 import anyio
 import pytest
 
-from spass.aws.clients import TenantStore
-from spass.aws.invocation import AwsCall
 from spass.calls.recorder import Recorder
 from spass.calls.scope import JOB_MAX_WAIT, REQUEST_MAX_WAIT
 from spass.core.cost import CostSource
@@ -21,6 +19,8 @@ from spass.llm.errors import BackendUnavailable
 from spass.llm.types import ChatDelta, ChatRequest
 from spass.metering.audit import CallKind
 from spass.metering.usage import UsageQuery, usage
+from spass.store.invocation import ServiceCall
+from spass.store.tenant_store import TenantStore
 from spass.testing.faults import Fault, FaultPlan, inject
 from tests.unit.calls.scripted_provider import audit_of, calls_of, make_scope, scripted_model
 from tests.unit.metering.ledger import LedgerHarness
@@ -45,7 +45,7 @@ class Gate(FaultPlan):
     write_started: asyncio.Event = field(default_factory=asyncio.Event)
     is_open: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         if call.operation == "TransactWriteItems":
             self.writes += 1
             self.fault = self.write_fault if self.writes <= self.times else None

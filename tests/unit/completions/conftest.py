@@ -2,8 +2,8 @@
 
 import pytest
 
-from spass.aws.clients import TenantStore
 from spass.core.ids import TenantId
+from spass.store.tenant_store import TenantStore
 from tests.unit.calls.scripted_provider import memory_store
 
 

@@ -10,13 +10,13 @@ import pytest
 from spass.agents.engine import Engine
 from spass.agents.registry import AgentRegistry
 from spass.agents.spec import AgentSpec
-from spass.aws.clients import TenantStore
 from spass.completions.agent_models import AgentModels
 from spass.completions.service import Completions
 from spass.core.errors import UpstreamError
 from spass.core.messages import FinishReason, ToolCallDelta
 from spass.llm.errors import BackendUnavailable
 from spass.llm.types import ChatDelta
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.settings import Cascade
 from spass.testing.model import Deltas, in_turn
 from spass.tools.toolbox import Toolbox

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.aws.clients import TenantStore
 from spass.calls.datamark import MARK, NOTE, remove_marks, wrap_as_data
 from spass.completions.augment import Augment, render_memory
 from spass.completions.service import Completions
 from spass.core.errors import StorageUnavailable
 from spass.core.messages import Json, Message, Role
 from spass.llm.types import ChatRequest
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.faults import Fault, FaultPlan, inject

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from spass.agents.kinds.server_tools import ServerToolsAgent
 from spass.agents.render.chunks import replay_chunks
-from spass.aws.clients import TenantStore
 from spass.calls.datamark import remove_marks
 from spass.calls.scope import Scope
 from spass.completions.augment import Augment
@@ -23,6 +22,7 @@ from spass.core.errors import StorageUnavailable, UpstreamError
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendUnavailable
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, NamedTool
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.model import Deltas, ScriptedModel

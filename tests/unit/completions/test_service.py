@@ -8,7 +8,6 @@ import pytest
 from pydantic import ValidationError
 
 from spass.agents.registry import AgentRegistry
-from spass.aws.clients import TenantStore
 from spass.completions.agent_models import AgentModels
 from spass.completions.chat_request import ChatCompletionRequest
 from spass.completions.embeddings import EmbeddingsRequest
@@ -17,6 +16,7 @@ from spass.core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, Up
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendUnavailable
 from spass.llm.types import ChatDelta
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.model import ScriptedModel

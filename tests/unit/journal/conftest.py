@@ -8,10 +8,6 @@ from typing import Final, TypeVar
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.invocation import AwsCall
-from spass.aws.writes import Put
 from spass.core.event_task import EventList
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.journal.chunks import Chunk
@@ -19,6 +15,10 @@ from spass.journal.follower import Follower, follow
 from spass.journal.frames import EventId, Frame
 from spass.journal.head import StreamClaim, StreamHead, claim, stream_digest
 from spass.journal.writer import JournalWriter
+from spass.store import keys
+from spass.store.invocation import ServiceCall
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Put
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Fault, FaultPlan, inject
 from tests.unit.virtual_time import VirtualLoop, virtual_time
@@ -42,7 +42,7 @@ class DirectCalls(FaultPlan):
     faults: Mapping[int, Fault] = field(default_factory=dict)
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         if gate := self.gates.get(call.operation):
             await gate.wait()
         return await super().around(call, run)
@@ -51,7 +51,7 @@ class DirectCalls(FaultPlan):
         """Let the next ``times`` calls fail. The table calls twice before it raises an error."""
         self.faults = dict.fromkeys(range(len(self.calls), len(self.calls) + times), fault)
 
-    def next_fault(self, call: AwsCall) -> Fault | None:
+    def next_fault(self, call: ServiceCall) -> Fault | None:
         self.calls.append(call)
         return self.faults.get(len(self.calls) - 1)
 
@@ -142,6 +142,6 @@ def numbered(frames: Sequence[Frame], attempt: int = 1) -> list[tuple[EventId, F
 @pytest.fixture
 def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
     aws = MemoryAws(clock=lambda: EPOCH)
-    monkeypatch.setattr("spass.aws.table.now_s", lambda: int(virtual_now()))
+    monkeypatch.setattr("spass.store.table.now_s", lambda: int(virtual_now()))
     with inject(plan := DirectCalls()):
         yield Stream(aws.for_tenant(TenantId("demo")), aws, plan)

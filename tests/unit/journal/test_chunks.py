@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.aws import keys
-from spass.aws.writes import Put
 from spass.core.ids import SessionId, TenantId
 from spass.journal.chunks import MAX_CHUNK_BYTES, Chunk, split
 from spass.journal.frames import Frame
+from spass.store import keys
+from spass.store.writes import Put
 from spass.testing.table import ITEM_BYTES, MemoryTable
 from tests.unit.journal.conftest import DIGEST, token
 

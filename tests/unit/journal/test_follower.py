@@ -4,9 +4,6 @@ import asyncio
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.leases import LEASE_SECONDS
-from spass.aws.writes import Delete, Put, Update
 from spass.core.errors import StorageUnavailable, StreamNotFound, TurnLost
 from spass.core.ids import SessionId
 from spass.journal.chunks import Chunk
@@ -14,6 +11,9 @@ from spass.journal.follower import StreamRestarted
 from spass.journal.frames import EventId, Frame
 from spass.journal.head import KEEP_SECONDS, StreamClaim
 from spass.journal.writer import JournalWriter
+from spass.store import keys
+from spass.store.leases import LEASE_SECONDS
+from spass.store.writes import Delete, Put, Update
 from tests.unit.journal.conftest import DIGEST, SESSION, SUCCESSOR, Stream, numbered, read_all, step, token, virtual_now
 
 pytestmark = pytest.mark.anyio

@@ -5,10 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from spass.aws.attributes import Item
-from spass.aws.leases import LEASE_SECONDS, LeaseLost
-from spass.aws.table import ConditionFailed, Reply
-from spass.aws.writes import Delete, Put, Update
 from spass.core.errors import IdempotencyKeyReused, StorageUnavailable, StreamNotFound
 from spass.core.ids import AgentName, SessionId, UserId
 from spass.journal.head import (
@@ -21,6 +17,10 @@ from spass.journal.head import (
     request_stop,
     stream_digest,
 )
+from spass.store.attributes import Item
+from spass.store.leases import LEASE_SECONDS, LeaseLost
+from spass.store.table import ConditionFailed, Reply
+from spass.store.writes import Delete, Put, Update
 from spass.testing.faults import Fault
 from tests.unit.journal.conftest import DIGEST, SESSION, SUCCESSOR, Stream, step
 

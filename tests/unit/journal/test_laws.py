@@ -13,12 +13,12 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from spass.aws.commit_marker import commit
-from spass.aws.invocation import CALL_PLAN, AwsCall
 from spass.core.errors import StorageUnavailable, TurnLost
 from spass.core.ids import TenantId
 from spass.journal.frames import EventId, Frame
 from spass.journal.head import StreamState, read_head
+from spass.store.commit_marker import commit
+from spass.store.invocation import CALL_PLAN, ServiceCall
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Fault, inject
 from tests.unit.journal.conftest import DIGEST, EPOCH, SUCCESSOR, DirectCalls, Stream, numbered, step, token, virtual_now
@@ -72,7 +72,7 @@ class OutageCalls(DirectCalls):
     outages: Sequence[Outage] = field(default_factory=tuple)
     began: float = field(default_factory=virtual_now)
 
-    def next_fault(self, call: AwsCall) -> Fault | None:
+    def next_fault(self, call: ServiceCall) -> Fault | None:
         super().next_fault(call)
         now = virtual_now() - self.began
         return next((outage.fault for outage in self.outages if outage.start <= now < outage.start + outage.seconds), None)
@@ -166,5 +166,5 @@ async def play(script: Script) -> None:
 @given(SCRIPTS)
 def test_every_follower_reads_the_same_events_none_missing_none_twice(script: Script) -> None:
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        patch.setattr("spass.aws.table.now_s", lambda: int(virtual_now()))
+        patch.setattr("spass.store.table.now_s", lambda: int(virtual_now()))
         runner.run(play(script))

@@ -6,15 +6,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.leases import LEASE_SECONDS, LeaseLost
-from spass.aws.table import TransactionFailed
-from spass.aws.writes import Delete, Put
 from spass.core.errors import StorageUnavailable
 from spass.journal.chunks import MAX_CHUNK_BYTES
 from spass.journal.frames import Frame
 from spass.journal.head import StreamClaim, StreamState, read_head
 from spass.journal.writer import FLUSH_CHARACTERS, FLUSH_SECONDS, JournalWriter
+from spass.store import keys
+from spass.store.leases import LEASE_SECONDS, LeaseLost
+from spass.store.table import TransactionFailed
+from spass.store.writes import Delete, Put
 from spass.testing.faults import Fault
 from tests.unit.journal.conftest import DIGEST, SESSION, SUCCESSOR, Stream, numbered, step, token, virtual_now
 

@@ -11,16 +11,16 @@ from decimal import Decimal
 from functools import partial
 from typing import TypeVar
 
-from spass.aws.attributes import Item
-from spass.aws.invocation import AwsCall
-from spass.aws.keys import Key, backend_limit
-from spass.aws.table import ConditionFailed
 from spass.core.errors import StorageUnavailable
 from spass.limits.shard import Reservation
 from spass.limits.shard_state import Caps, NoCapacity, ShardState
 from spass.limits.shared_limit import SharedLimit
+from spass.store.attributes import Item
+from spass.store.invocation import ServiceCall
+from spass.store.keys import Key, backend_limit
+from spass.store.table import ConditionFailed
 from spass.testing.faults import Crash, Fault, FaultPlan
-from tests.unit.aws.memory_table import MemoryTable
+from tests.unit.store.memory_table import MemoryTable
 
 T = TypeVar("T")
 
@@ -33,12 +33,12 @@ CONTENTION_SECONDS = 0.1  # ``retry_after`` of a refusal because other workers w
 
 @dataclass
 class Gate(FaultPlan):
-    """Delay every table call of one worker until the test releases it, with or without a fault. Like ``aws.invocation``, complete
-    a call even if its caller is cancelled."""
+    """Delay every table call of one worker until the test releases it, with or without a fault. Complete
+    a call even if its caller is cancelled, like ``store.invocation``."""
 
     waiting: list[asyncio.Future[Fault | None]] = field(default_factory=list)
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         if self.crashed:
             raise Crash
         release: asyncio.Future[Fault | None] = asyncio.get_running_loop().create_future()

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from spass.aws.leases import LEASE_SECONDS
 from spass.core.errors import RateLimited
 from spass.core.ids import TenantId
 from spass.limits.followers import Followers
+from spass.store.leases import LEASE_SECONDS
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan, inject
 

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from spass.aws.keys import backend_limit
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Deadline
 from spass.llm.errors import AttemptFailed
@@ -13,9 +12,10 @@ from spass.llm.pool import ProviderOf
 from spass.llm.retries import Timing
 from spass.llm.router import ChatStream, Router
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
+from spass.store.keys import backend_limit
 from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig
 from spass.testing.model import ScriptedModel
-from tests.unit.aws.memory_table import MemoryTable
+from tests.unit.store.memory_table import MemoryTable
 
 BEGIN = 1_800_000_000.0
 """The wall clock, in seconds, at the start of the event loop and of a window of a limit."""

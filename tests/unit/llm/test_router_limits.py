@@ -7,8 +7,6 @@ from contextlib import aclosing
 
 import pytest
 
-from spass.aws.attributes import Item
-from spass.aws.writes import Update
 from spass.core.errors import (
     InvalidRequest,
     RateLimited,
@@ -29,8 +27,10 @@ from spass.llm.errors import (
     BackendUnsupported,
 )
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingRequest
-from tests.unit.aws.memory_table import MemoryTable
+from spass.store.attributes import Item
+from spass.store.writes import Update
 from tests.unit.llm.limited_routers import Model, RouterFleet
+from tests.unit.store.memory_table import MemoryTable
 from tests.unit.virtual_time import virtual_time
 
 pytestmark = pytest.mark.anyio

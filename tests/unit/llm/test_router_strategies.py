@@ -5,12 +5,12 @@ from contextlib import AsyncExitStack, aclosing
 
 import pytest
 
-from spass.aws.attributes import Item
-from spass.aws.keys import Key
 from spass.core.errors import StorageUnavailable
 from spass.llm.errors import BackendUnavailable
 from spass.llm.provider_registry import PROVIDERS, ProviderEntry
 from spass.llm.providers import make_provider
+from spass.store.attributes import Item
+from spass.store.keys import Key
 from tests.unit.llm.limited_routers import RouterFleet, count_by_backend
 from tests.unit.virtual_time import virtual_time
 

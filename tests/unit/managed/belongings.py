@@ -2,10 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-from spass.aws import keys
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
-from spass.aws.writes import Put, Update
 from spass.core.ids import AgentName, SessionId
 from spass.core.time import timestamp
 from spass.managed import mailbox
@@ -14,6 +10,10 @@ from spass.managed.run_end import fail, finish_writes
 from spass.managed.run_start import new_run, skip, start
 from spass.managed.texts import INLINE_BYTES
 from spass.memory.state import read_state, state_creation
+from spass.store import keys
+from spass.store.attributes import Item
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Put, Update
 from tests.unit.managed.managed_store import outcome
 from tests.unit.managed.owned_agents import OwnedAgents
 from tests.unit.sessions.session_chains import ChainBuilder, plain_turn

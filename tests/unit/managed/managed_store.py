@@ -4,11 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
-from spass.aws import keys
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
-from spass.aws.table import TransactionFailed
-from spass.aws.writes import Put, Write
 from spass.core.cost import NO_COST
 from spass.core.errors import TurnLost
 from spass.core.ids import ManagedAgentId, RequestId, RunId, TenantId, UserId, new_id, random_suffix
@@ -21,6 +16,11 @@ from spass.managed.records import Direction, MailboxMessage, ManagedAgent, Messa
 from spass.managed.run_end import finish_writes
 from spass.managed.run_start import new_run, start
 from spass.managed.runs import load_run
+from spass.store import keys
+from spass.store.attributes import Item
+from spass.store.table import TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Put, Write
 from spass.testing.aws import MemoryAws
 
 ANA = UserId("ana")

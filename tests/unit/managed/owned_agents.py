@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.errors import InvalidRequest, SpassError, StorageUnavailable
 from spass.core.ids import ManagedAgentId, TenantId
@@ -15,6 +14,7 @@ from spass.managed.answers import ManagedAgentView
 from spass.managed.body import CreateManagedAgent, PatchManagedAgent
 from spass.managed.lookup import find_agent
 from spass.managed.records import ManagedAgent, Schedule
+from spass.store.tenant_store import TenantStore
 from spass.testing.aws import MemoryAws
 from spass.testing.gateway import ScriptedServices
 from spass.testing.model import ScriptedModel

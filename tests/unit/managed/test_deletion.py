@@ -6,9 +6,6 @@ from itertools import count
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.attributes import Value
-from spass.aws.writes import Update
 from spass.core.errors import AgentNotFound, SessionBusy, SpassError, StorageUnavailable
 from spass.core.time import Deadline
 from spass.managed import mailbox
@@ -16,6 +13,9 @@ from spass.managed.deletion import finish_deletion
 from spass.managed.records import RunTrigger
 from spass.managed.run_start import new_run, skip, start
 from spass.managed.sweep import ManagedSweep
+from spass.store import keys
+from spass.store.attributes import Value
+from spass.store.writes import Update
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.sampling import SOAK
 from tests.unit.managed.belongings import Belongings

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.errors import AgentNotFound, AgentPaused, RunNotFound, SessionBusy, SpassError
 from spass.core.ids import ManagedAgentId, RunId
@@ -24,6 +23,7 @@ from spass.managed.records import MessageStatus, RunStatus, RunTrigger
 from spass.managed.run_end import fail, finish_writes, skip_queued
 from spass.managed.run_start import new_run, skip, start
 from spass.managed.texts import INLINE_BYTES
+from spass.store.tenant_store import TenantStore
 from tests.sampling import SOAK
 from tests.unit.managed.managed_store import outcome
 from tests.unit.managed.owned_agents import OwnedAgents

@@ -12,10 +12,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Final
 
-from spass.aws import commit_marker, keys
-from spass.aws.attributes import Item
 from spass.aws.job_targets import JobTargets
-from spass.aws.writes import Equals, Update
 from spass.core.errors import AgentNotFound, SessionBusy, SpassError
 from spass.core.events import Event, InferenceStarted, TurnStarted
 from spass.core.jobs import Tick, job_of
@@ -26,6 +23,9 @@ from spass.managed.lookup import read_agent
 from spass.managed.records import ManagedAgent, RunStatus, RunTrigger
 from spass.managed.records import Schedule as RunSchedule
 from spass.managed.texts import INLINE_BYTES
+from spass.store import commit_marker, keys
+from spass.store.attributes import Item
+from spass.store.writes import Equals, Update
 from spass.tenancy.config import GatewayConfig
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, FaultPlan, inject

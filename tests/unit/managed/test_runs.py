@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from spass.aws.table import TransactionFailed
 from spass.core.errors import (
     AgentPaused,
     IdempotencyKeyReused,
@@ -22,6 +21,7 @@ from spass.managed.records import AgentStatus, Direction, MessageStatus, Run, Ru
 from spass.managed.run_end import fail, finish_writes, skip_queued
 from spass.managed.run_start import new_run, skip, start
 from spass.managed.texts import INLINE_BYTES
+from spass.store.table import TransactionFailed
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.sampling import sampled
 from tests.unit.managed.managed_store import TOKEN, ManagedStore, outcome

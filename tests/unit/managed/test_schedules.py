@@ -8,11 +8,7 @@ from itertools import count
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
 from spass.aws.job_targets import JobTargets
-from spass.aws.schedules import ScheduleEntry
-from spass.aws.writes import Delete, Put, Update
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import ManagedAgentId, TenantId, new_id
 from spass.core.jobs import Tick, job_of
@@ -21,6 +17,10 @@ from spass.managed.lookup import find_agent
 from spass.managed.records import ManagedAgent, Schedule, encode_agent
 from spass.managed.schedule_sweep import ScheduleSweep, SweptSchedules
 from spass.managed.schedules import SCHEDULED_TIME, ScheduleWriter, entry_name
+from spass.store import keys
+from spass.store.schedules import ScheduleEntry
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Delete, Put, Update
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.managed.managed_store import ANA, TOKEN

@@ -5,8 +5,6 @@ import json
 import pytest
 
 from spass.aws.job_targets import JobTargets
-from spass.aws.leases import LEASE_SECONDS
-from spass.aws.writes import Update
 from spass.core.errors import AgentPaused
 from spass.core.ids import SessionId
 from spass.core.jobs import RunAgent, WorkKind, job_of
@@ -19,6 +17,8 @@ from spass.managed.run_end import run_lost
 from spass.managed.sending import send_run
 from spass.managed.sweep import RESEND_SECONDS, UNWRITTEN_SECONDS, ManagedSweep, Swept
 from spass.managed.texts import FOLDER, INLINE_BYTES
+from spass.store.leases import LEASE_SECONDS
+from spass.store.writes import Update
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.managed.managed_store import ManagedStore

@@ -7,9 +7,7 @@ from itertools import count
 
 import pytest
 
-from spass.aws import keys
 from spass.aws.job_targets import JobTargets
-from spass.aws.writes import Delete, Put
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import RunId
 from spass.core.jobs import Tick
@@ -20,6 +18,8 @@ from spass.managed.records import ManagedAgent, Run, RunStatus, RunTrigger, Sche
 from spass.managed.run_end import fail
 from spass.managed.schedules import SCHEDULED_TIME, ScheduleWriter, entry_name, schedule_hash
 from spass.managed.ticks import ClaimedRun, Ticks
+from spass.store import keys
+from spass.store.writes import Delete, Put
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.managed.managed_store import ANA, ManagedStore

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.errors import UpstreamError
 from spass.core.ids import AgentName, OperatorId, SessionId, TenantId, UserId, new_id
@@ -17,6 +16,7 @@ from spass.memory.operator_memory import OperatorMemory
 from spass.memory.state import OperatorState, read_state, state_creation
 from spass.rag.index.embedding import Embedder
 from spass.rag.index.embedding_model import EmbeddingModel
+from spass.store.tenant_store import TenantStore
 from spass.testing.aws import MemoryAws
 from tests.unit.scopes import scope_of
 

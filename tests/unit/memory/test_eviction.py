@@ -2,11 +2,11 @@
 
 import pytest
 
-from spass.aws.writes import Put
 from spass.core.effects import Keep, Recall
 from spass.core.time import timestamp
 from spass.memory.notes import MAX_NOTES, encode_note, make_note, note_key
 from spass.sessions.operator_view import view_operator
+from spass.store.writes import Put
 from spass.testing.faults import Fault, FaultPlan, inject
 from tests.unit.memory.operators import NEWS, Operators
 

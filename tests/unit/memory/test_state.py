@@ -2,13 +2,13 @@
 
 import pytest
 
-from spass.aws.clients import TenantStore
-from spass.aws.table import ConditionFailed
 from spass.core.ids import AgentName, OperatorId, SessionId, TenantId, UserId
 from spass.core.messages import Json
 from spass.core.time import Timestamp
 from spass.memory.operator import Operator
 from spass.memory.state import UNCHANGED, read_state, state_creation, state_text, state_update
+from spass.store.table import ConditionFailed
+from spass.store.tenant_store import TenantStore
 from tests.unit.calls.scripted_provider import memory_store
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spass.aws.writes import Update
 from spass.calls.scope import Scope
 from spass.core.effects import CallError, Keep, Recall, Recalled
 from spass.core.errors import UpstreamError
@@ -15,6 +14,7 @@ from spass.core.time import Timestamp
 from spass.llm.types import EmbeddingReply
 from spass.memory.notes import StoredNote, note_digest, note_key
 from spass.memory.ranking import rank_by_meaning
+from spass.store.writes import Update
 from spass.testing.faults import Fault, FaultPlan, inject
 from tests.unit.memory.operators import NEWS, LetterCalls, Operators
 

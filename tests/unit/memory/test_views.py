@@ -5,8 +5,6 @@ import sys
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.writes import Put
 from spass.core.effects import Keep
 from spass.core.errors import InvalidRequest, OperatorNotFound
 from spass.core.ids import AgentName
@@ -16,6 +14,8 @@ from spass.memory.state import state_update
 from spass.memory.views import page_notes
 from spass.sessions.operator_view import view_operator
 from spass.sessions.session import Session
+from spass.store import keys
+from spass.store.writes import Put
 from tests.unit.memory.operators import ANA, NEWS, Operators
 
 pytestmark = pytest.mark.anyio

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spass.aws.clients import TenantStore
+from spass.store.tenant_store import TenantStore
 from tests.unit.metering.ledger import LedgerHarness
 
 

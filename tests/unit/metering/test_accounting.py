@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
 from spass.core.cost import Cost
 from spass.core.ids import RequestId
 from spass.core.messages import TokenUsage
 from spass.metering import audit
 from spass.metering.audit import CallKind, record_call
 from spass.metering.usage import UsageQuery, usage
+from spass.store import keys
+from spass.store.attributes import Item
+from spass.store.tenant_store import TenantStore
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.metering.ledger import Faults, LedgerHarness, call, usd
 

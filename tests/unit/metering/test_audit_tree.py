@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from spass.aws.clients import TenantStore
 from spass.core.errors import RequestNotFound
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId
 from spass.core.time import Timestamp
 from spass.metering import audit_tree
 from spass.metering.audit import CallKind, attributes, record_call
 from spass.metering.audit_tree import tree
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.identity import Caller, Identity
 from tests.unit.metering.ledger import LedgerHarness, call, days_ago
 

@@ -10,8 +10,6 @@ from typing import Any, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spass.aws import keys
-from spass.aws.attributes import Item
 from spass.core.cost import Cost
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import AgentName, RequestId
@@ -19,6 +17,8 @@ from spass.core.messages import TokenUsage
 from spass.metering import audit
 from spass.metering.audit import AuditRecord, CallKind
 from spass.metering.usage import UsageQuery, reset, spending_of_month, usage
+from spass.store import keys
+from spass.store.attributes import Item
 from spass.testing.faults import Crash, Fault, inject
 from tests.sampling import SOAK
 from tests.unit.metering.ledger import TODAY, Faults, LedgerHarness, call, days_ago, usd

@@ -8,11 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
-from spass.aws.table import Query, TenantTable
-from spass.aws.writes import Write
 from spass.core.errors import InvalidRequest, StorageUnavailable
 from spass.core.ids import AgentName, UserId
 from spass.core.messages import TokenUsage
@@ -20,6 +15,11 @@ from spass.metering import usage as metering
 from spass.metering.audit import record_call
 from spass.metering.shards import SHARDS, ShardChooser
 from spass.metering.usage import GroupBy, UsageQuery, reset, spending_of_month, usage
+from spass.store import keys
+from spass.store.attributes import Item
+from spass.store.table import Query, TenantTable
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Write
 from spass.testing.faults import Fault, FaultPlan, inject
 from tests.unit.metering.ledger import TODAY, Faults, call, days_ago, usd
 

@@ -214,7 +214,7 @@ def test_a_step_that_loses_a_race_takes_effect_after_the_winner(
             await check(harness, rival, model, "ab", 5)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
+        patch.setattr("spass.store.swap._MAX_BACKOFF_SECONDS", 0)
         if bitmaps_in_objects:
             patch.setattr("spass.rag.write.deleted_rows.MAX_INLINE_BITMAP_BYTES", 0)
         asyncio.run(run())

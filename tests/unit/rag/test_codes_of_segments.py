@@ -7,7 +7,6 @@ from typing import Final
 
 import pytest
 
-from spass.aws.keys import rag_manifest
 from spass.core.ids import DocumentId
 from spass.core.messages import Json
 from spass.core.time import Deadline
@@ -19,6 +18,7 @@ from spass.rag.index.objects import CODES, VECTORS
 from spass.rag.index.segments import decode_vectors
 from spass.rag.write.merge_job import merge
 from spass.rag.write.sweep import GARBAGE_SECONDS, ORPHAN_SECONDS, SweepResult, sweep
+from spass.store.keys import rag_manifest
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.tools.base import Rag
 from tests.unit.rag.conftest import DIMENSIONS, RagHarness
@@ -44,7 +44,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spass.rag.index.manifest._MIN_NUMBERS", CODED_ROWS * DIMENSIONS)
     monkeypatch.setattr("spass.rag.index.objects.BLOCK_BYTES", BLOCK_ROWS * 4 * DIMENSIONS)
     monkeypatch.setattr("spass.rag.search.nearest_neighbors._FIRST_ROWS", 3)
-    monkeypatch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
+    monkeypatch.setattr("spass.store.swap._MAX_BACKOFF_SECONDS", 0)
 
 
 def document(number: int, text: str = "text") -> NewDocument:

@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spass.aws.clients import Aws
-from spass.aws.invocation import AwsCall
-from spass.aws.objects import ObjectSummary, TenantObjects
+from spass.aws.objects import S3Objects
 from spass.core.errors import DocumentNotFound, IndexNotFound, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import Json
@@ -27,6 +26,8 @@ from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.rag.index.manifest import read_manifest
 from spass.rag.write.merge_job import merge
 from spass.rag.write.sweep import GARBAGE_SECONDS, ORPHAN_SECONDS, sweep
+from spass.store.invocation import ServiceCall
+from spass.store.objects import ObjectSummary
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.tools.base import Rag
 from tests.unit.rag.conftest import RacingWriters, RagHarness
@@ -72,18 +73,18 @@ class Clock:
         self.put_times: dict[str, int] = {}
         for module in ("index.manifest", "write.merge_job"):
             patch.setattr(f"spass.rag.{module}.now_s", lambda: self.seconds)
-        put, list_objects = TenantObjects.put, TenantObjects.list_objects
+        put, list_objects = S3Objects.put, S3Objects.list_objects
 
-        async def put_at_clock_time(objects: TenantObjects, key: str, body: bytes, *, transient: bool = False) -> None:
+        async def put_at_clock_time(objects: S3Objects, key: str, body: bytes, *, transient: bool = False) -> None:
             self.put_times[f"{objects._prefix}{key}"] = self.seconds
             await put(objects, key, body, transient=transient)
 
-        async def list_with_put_times(objects: TenantObjects, prefix: str) -> AsyncIterator[ObjectSummary]:
+        async def list_with_put_times(objects: S3Objects, prefix: str) -> AsyncIterator[ObjectSummary]:
             async for summary in list_objects(objects, prefix):
                 yield summary._replace(modified=self.put_times[f"{objects._prefix}{summary.key}"])
 
-        patch.setattr(TenantObjects, "put", put_at_clock_time)
-        patch.setattr(TenantObjects, "list_objects", list_with_put_times)
+        patch.setattr(S3Objects, "put", put_at_clock_time)
+        patch.setattr(S3Objects, "list_objects", list_with_put_times)
 
 
 class FaultyRacingWriters(RacingWriters):
@@ -98,7 +99,7 @@ class FaultyRacingWriters(RacingWriters):
         if injected_fault:
             self.fault, self.at = injected_fault.fault, injected_fault.at
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         async with self.lock:
             if any(earlier is call for earlier in self.calls):
                 # A retry. If the reply was lost, the step took effect, and a rival would meet a state that it does not expect.
@@ -345,7 +346,7 @@ scripts = st.lists(
 def set_small_limits(patch: pytest.MonkeyPatch, *, merging: bool, bitmaps_in_objects: bool) -> None:
     """Set small limits: a job merges any two segments, an append merges up to four rows (only if ``merging``), an index has at
     most six segments, and its manifest lists four garbage entries."""
-    patch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
+    patch.setattr("spass.store.swap._MAX_BACKOFF_SECONDS", 0)
     patch.setattr("spass.rag.write.merge_policy.MERGE_ROWS", 4 if merging else 1)
     patch.setattr("spass.rag.write.merge_policy._MANY_SMALL_SEGMENTS", 2)
     patch.setattr("spass.rag.write.merge_policy._MANY_SEGMENTS", 1)

@@ -5,9 +5,6 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from spass.aws import keys
-from spass.aws.table import ConditionFailed
-from spass.aws.writes import Equals, Update
 from spass.calls.scope import Scope
 from spass.core.errors import SpassError, StorageUnavailable
 from spass.core.events import Event, TurnFinished, TurnStarted
@@ -19,6 +16,9 @@ from spass.journal.head import StreamClaim, StreamHead, StreamState, claim, read
 from spass.sessions.service import Sessions
 from spass.sessions.turn import Turn
 from spass.sessions.turn_request import CommitWith, LoadHistory, Respond, ShortenHistory, TurnRequest
+from spass.store import keys
+from spass.store.table import ConditionFailed
+from spass.store.writes import Equals, Update
 from tests.unit.sessions.conftest import ScriptedAgent, answer_events
 
 AGENT = AgentName("librarian")

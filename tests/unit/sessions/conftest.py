@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from spass.aws.idempotency import IdempotentRequest
 from spass.calls.scope import Scope
 from spass.core.events import Event, InferenceFinished, InferenceStarted, TurnFinished, TurnStarted
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId
@@ -18,6 +17,7 @@ from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession
 from spass.sessions.turn import Turn
 from spass.sessions.turn_request import LoadHistory, Respond, ShortenHistory, TurnRequest, messages_path
+from spass.store.idempotency import IdempotentRequest
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.aws import MemoryAws

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.writes import ITEM_ABSENT, Put, Update
 from spass.calls.scope import Scope
 from spass.core.ids import AgentName, MessageId, SessionId, UserId, new_id
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
@@ -21,6 +18,9 @@ from spass.sessions.deletion import delete_session
 from spass.sessions.hold import acquire_hold
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Hold, HoldKind, Session, decode_session
+from spass.store import keys
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Put, Update
 from spass.testing.aws import MemoryAws
 from tests.unit.scopes import scope_of
 
@@ -135,5 +135,5 @@ class ChainBuilder:
 def memory_store() -> Iterator[MemoryAws]:
     """Yield a table and a bucket in memory, with one thread for their calls and a fixed clock."""
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as one:
-        patch.setattr("spass.aws.invocation._threads", one)
+        patch.setattr("spass.store.invocation._threads", one)
         yield MemoryAws(clock=lambda: START)

@@ -6,10 +6,6 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.invocation import AwsCall
-from spass.aws.leases import LeaseLost, renewing
-from spass.aws.writes import Update
 from spass.core.errors import (
     BudgetExceeded,
     ContextLengthExceeded,
@@ -30,6 +26,10 @@ from spass.sessions.record import INLINE_BYTES
 from spass.sessions.session import CreateSession, Session
 from spass.sessions.turn import TurnAnswer
 from spass.sessions.turn_request import ShortenHistory
+from spass.store import keys
+from spass.store.invocation import ServiceCall
+from spass.store.leases import LeaseLost, renewing
+from spass.store.writes import Update
 from spass.tenancy.scalars import CompactStrategy
 from spass.testing.faults import FaultPlan, inject
 from tests.unit.idempotent_requests import idempotent_request
@@ -198,7 +198,7 @@ async def test_a_failed_upload_of_the_kept_messages_leaves_the_session_unchanged
     harness.summarizer.text = "short"
 
     class FullBucket(FaultPlan):
-        async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
             if call.operation == "PutObject":
                 raise StorageUnavailable("No answer.", retry_after=1)
             return await super().around(call, run)
@@ -215,7 +215,7 @@ async def test_an_unknown_outcome_of_the_compaction_fails_the_turn_before_its_ag
     session = await create_full_session(harness)
 
     class UnavailableTransactions(FaultPlan):
-        async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
             if call.operation == "TransactWriteItems":
                 raise StorageUnavailable("No answer.", retry_after=1)
             return await super().around(call, run)
@@ -234,7 +234,7 @@ async def test_an_unknown_outcome_of_the_compaction_leaves_no_hold_on_the_succes
     session = await create_full_session(harness)
 
     class LostReplies(FaultPlan):
-        async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
             result = await super().around(call, run)
             if call.operation in ("TransactWriteItems", "GetItem"):
                 raise StorageUnavailable("No answer.", retry_after=1)
@@ -399,7 +399,7 @@ async def test_an_archived_source_is_not_renewed(harness: "SessionsHarness", oft
     session = await create_full_session(harness)
 
     class SlowReplies(FaultPlan):
-        async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
             result = await super().around(call, run)
             if call.operation == "TransactWriteItems":
                 await asyncio.sleep(0.1)

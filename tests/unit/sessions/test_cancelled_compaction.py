@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from spass.aws.invocation import AwsCall
-from spass.aws.leases import LEASE_SECONDS
 from spass.core.errors import SpassError
 from spass.core.events import Event, MessageWritten, TurnFinished, TurnStarted
 from spass.core.ids import AgentName, RequestId, SessionId, UserId
@@ -19,6 +17,8 @@ from spass.core.outcome import AgentRun, TurnOutcome
 from spass.journal.head import StreamState
 from spass.sessions.session import CreateSession
 from spass.sessions.turn_request import CommitWith, LoadHistory, ShortenHistory, TurnRequest
+from spass.store.invocation import ServiceCall
+from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.sessions.chats import Chats
 
@@ -144,7 +144,7 @@ class CutAtFault(Steps):
 
     turn: CutTurn | None = None
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         if self.turn is not None and len(self.calls) == self.at:
             asyncio.get_running_loop().call_soon(self.turn.cut)
         return await Steps.around(self, call, run)

@@ -8,9 +8,6 @@ from typing import TypeVar
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.invocation import AwsCall
-from spass.aws.leases import LEASE_SECONDS
 from spass.core.errors import CompactionInProgress, SessionBusy, SessionNotFound, SpassError, StorageUnavailable
 from spass.core.ids import SessionId, TenantId
 from spass.core.time import Deadline
@@ -21,6 +18,9 @@ from spass.sessions.lineage_search import SessionLineageSearcher
 from spass.sessions.record import TurnRecord, load_turns
 from spass.sessions.session import Session, SessionView
 from spass.sessions.sweep import UNCOMMITTED_SECONDS, sweep_bodies
+from spass.store import keys
+from spass.store.invocation import ServiceCall
+from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.sampling import sampled
 from tests.unit.sessions.conftest import SessionsHarness
@@ -260,7 +260,7 @@ class DeleteBeforeFirstRead(FaultPlan):
     delete: Callable[[], Awaitable[None]] = field(kw_only=True)
     done: bool = False
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         if call.operation == "GetObject" and not self.done:
             self.done = True
             with inject(FaultPlan()):

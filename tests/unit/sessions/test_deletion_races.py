@@ -10,10 +10,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.objects import ObjectMissing
-from spass.aws.writes import Put
 from spass.calls.scope import Scope
 from spass.core.errors import SessionNotFound, SpassError
 from spass.core.ids import MessageId, SessionId, TenantId, new_id
@@ -28,6 +24,10 @@ from spass.sessions.hold import acquire_hold
 from spass.sessions.lineage import read_chain
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Hold, HoldKind, Session, decode_session
+from spass.store import keys
+from spass.store.objects import ObjectMissing
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Put
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, inject
 from tests.simulated.schedule import MANY_FAULTS, NO_FAULTS, FaultRates, Schedule, run_schedule

@@ -6,12 +6,6 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
-from spass.aws.codec import encode
-from spass.aws.table import ConditionFailed
-from spass.aws.writes import Put, Update
 from spass.core.effects import Keep, Recall
 from spass.core.errors import CompactionInProgress, OperatorNotFound, SessionBusy, StorageUnavailable
 from spass.core.ids import AgentName, OperatorId, SessionId, UserId
@@ -23,6 +17,12 @@ from spass.sessions.forget import forget
 from spass.sessions.hold import new_hold
 from spass.sessions.operator_view import view_operator
 from spass.sessions.session import Hold, HoldKind, Session
+from spass.store import keys
+from spass.store.attributes import Item
+from spass.store.codec import encode
+from spass.store.table import ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Put, Update
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.memory.operators import ANA, NEWS, Operators
 from tests.unit.rag.conftest import RacingWriters

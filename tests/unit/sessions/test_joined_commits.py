@@ -8,10 +8,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.keys import Key
-from spass.aws.leases import LEASE_SECONDS
-from spass.aws.writes import ITEM_ABSENT, Equals, Put, Update, Write
 from spass.core.errors import InternalError, SessionBusy, StorageUnavailable
 from spass.core.events import Event
 from spass.core.ids import AgentName, RequestId, SessionId, UserId
@@ -19,6 +15,10 @@ from spass.core.outcome import AgentRun, TurnOutcome
 from spass.sessions.commit_participants import join_commit
 from spass.sessions.turn import Turn
 from spass.sessions.turn_request import CommitWith, LoadHistory, Respond, ShortenHistory, TurnRequest
+from spass.store import keys
+from spass.store.keys import Key
+from spass.store.leases import LEASE_SECONDS
+from spass.store.writes import ITEM_ABSENT, Equals, Put, Update, Write
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.sessions.conftest import SessionsHarness, answer_events

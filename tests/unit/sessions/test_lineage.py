@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.writes import Delete
 from spass.core import page_size as pages
 from spass.core.errors import SessionAgentMismatch, SessionNotFound, UserIdRequired
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.messages import Json
 from spass.sessions.lineage import read_chain
 from spass.sessions.session import SessionView
+from spass.store import keys
+from spass.store.writes import Delete
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan, inject
 from tests.unit.sessions.session_chains import AGENT, ChainBuilder, memory_store, plain_turn

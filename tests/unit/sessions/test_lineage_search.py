@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spass.aws import keys
-from spass.aws.writes import Update
 from spass.core.errors import NothingToCompact, SessionAgentMismatch, SessionNotFound
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.messages import Message, Role
 from spass.core.time import timestamp
 from spass.sessions import lineage_search, record
 from spass.sessions.lineage_search import SessionLineageSearcher
+from spass.store import keys
+from spass.store.writes import Update
 from spass.testing.aws import MemoryAws
 from spass.tools.lineage_searcher import LineageSearchResult
 from tests.sampling import SOAK

@@ -7,10 +7,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.invocation import AwsCall
-from spass.aws.leases import LEASE_SECONDS
-from spass.aws.writes import Put
 from spass.calls.recorder import Recorder
 from spass.core.cost import Cost
 from spass.core.errors import (
@@ -31,6 +27,10 @@ from spass.sessions import record
 from spass.sessions.session import CreateSession
 from spass.sessions.turn import Turn
 from spass.sessions.turn_request import ShortenHistory
+from spass.store import keys
+from spass.store.invocation import ServiceCall
+from spass.store.leases import LEASE_SECONDS
+from spass.store.writes import Put
 from spass.testing.faults import FaultPlan, inject
 from tests.unit.sessions.chats import Chats, say_yes
 from tests.unit.sessions.session_chains import ChainBuilder
@@ -268,7 +268,7 @@ class BeforeClaim(FaultPlan):
     change: Callable[[], Awaitable[SessionId | None]] | None = None
     changed: SessionId | None = None
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         if call.operation == "PutItem" and (change := self.change) is not None:
             self.change = None
             with inject(FaultPlan()):

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.errors import SessionNotFound, SpassError
 from spass.core.events import Event
@@ -30,6 +29,7 @@ from spass.sessions.record import load_turns
 from spass.sessions.service import Sessions
 from spass.sessions.session import HoldKind, Session, decode_session
 from spass.sessions.turn_request import CommitWith, ShortenHistory, TurnRequest
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.aws import MemoryAws

@@ -6,11 +6,6 @@ from typing import TYPE_CHECKING
 import pytest
 from pydantic import ValidationError
 
-from spass.aws import keys
-from spass.aws.codec import encode
-from spass.aws.idempotency import StoredAnswer, acquire
-from spass.aws.leases import LeaseLost
-from spass.aws.writes import Delete, Update
 from spass.core import page_size as pages
 from spass.core.cursors import encode_cursor
 from spass.core.errors import InvalidRequest, SessionAgentMismatch, SessionArchived, SessionNotFound, SpassError
@@ -19,6 +14,11 @@ from spass.core.time import timestamp
 from spass.sessions import history, record
 from spass.sessions.history import read_history
 from spass.sessions.session import CreateSession, Hold, HoldKind, SessionView
+from spass.store import keys
+from spass.store.codec import encode
+from spass.store.idempotency import StoredAnswer, acquire
+from spass.store.leases import LeaseLost
+from spass.store.writes import Delete, Update
 from spass.testing.faults import FaultPlan, inject
 from tests.unit.idempotent_requests import idempotent_request
 

@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.leases import LEASE_SECONDS, LeaseLost
-from spass.aws.writes import Delete, Put, Update
 from spass.core.errors import SessionNotFound, SpassError
 from spass.core.events import Event, InferenceStarted
 from spass.core.ids import AgentName, SessionId
@@ -20,6 +17,9 @@ from spass.journal.head import StreamHead, stream_digest
 from spass.sessions import record
 from spass.sessions.turn import Turn
 from spass.sessions.turn_request import ShortenHistory
+from spass.store import keys
+from spass.store.leases import LEASE_SECONDS, LeaseLost
+from spass.store.writes import Delete, Put, Update
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.sampling import sampled
 from tests.unit.sessions.chats import Chats

@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.leases import LEASE_SECONDS, LeaseLost, renewing
-from spass.aws.writes import ITEM_ABSENT, ITEM_EXISTS, Delete, Put, Update
 from spass.core.errors import InternalError, SessionBusy, SpassError
 from spass.core.events import Event, Failed, InferenceStarted, TurnFinished
 from spass.core.ids import AgentName, RequestId, SessionId, UserId
@@ -19,6 +16,9 @@ from spass.sessions import turn as turn_module
 from spass.sessions.session import SessionView
 from spass.sessions.turn import Turn
 from spass.sessions.turn_request import CommitWith, LoadHistory, Respond, ShortenHistory, TurnRequest
+from spass.store import keys
+from spass.store.leases import LEASE_SECONDS, LeaseLost, renewing
+from spass.store.writes import ITEM_ABSENT, ITEM_EXISTS, Delete, Put, Update
 from tests.unit.sessions.chats import Chats, say_yes
 from tests.unit.sessions.conftest import answer_events
 

@@ -7,11 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.idempotency import IdempotentRequest
-from spass.aws.leases import LeaseLost, renewing
-from spass.aws.log import failure_line
-from spass.aws.writes import Update
 from spass.core.effects import ToolOutcome
 from spass.core.errors import (
     IdempotencyInProgress,
@@ -27,9 +22,14 @@ from spass.core.events import Event, Failed, InferenceFinished, InferenceStarted
 from spass.core.ids import AgentName, SessionId
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
 from spass.core.time import timestamp
+from spass.redaction.log import failure_line
 from spass.sessions import turn as turn_module
 from spass.sessions.record import load_turns
 from spass.sessions.turn_request import ShortenHistory
+from spass.store import keys
+from spass.store.idempotency import IdempotentRequest
+from spass.store.leases import LeaseLost, renewing
+from spass.store.writes import Update
 from spass.testing.faults import FaultPlan, inject
 from tests.unit.idempotent_requests import idempotent_request
 

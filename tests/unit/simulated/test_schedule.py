@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.keys import Key
-from spass.aws.writes import Put, Update
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import AgentName, TenantId, UserId, new_id
 from spass.core.time import now
 from spass.sessions.session import CreateSession
+from spass.store import keys
+from spass.store.keys import Key
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Put, Update
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, inject
 from tests.simulated.gateway import Gateway

@@ -15,11 +15,12 @@ from botocore.exceptions import ClientError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.aws.attributes import Item, Value
 from spass.aws.dynamodb import DynamoDBTable
-from spass.aws.keys import Key
-from spass.aws.table import ConditionFailed, Query, TableClient, TransactionFailed
-from spass.aws.writes import (
+from spass.core.errors import InternalError
+from spass.store.attributes import Item, Value
+from spass.store.keys import Key
+from spass.store.table import ConditionFailed, Query, TableClient, TransactionFailed
+from spass.store.writes import (
     Absent,
     AtMost,
     Check,
@@ -35,7 +36,6 @@ from spass.aws.writes import (
     Update,
     Write,
 )
-from spass.core.errors import InternalError
 from spass.testing.table import MemoryTable
 
 TABLE: Final = {

@@ -4,19 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
-from spass.aws.evaluation import apply_update
 from spass.aws.job_targets import NO_JOB_TARGETS
-from spass.aws.jobs import TenantJobs
-from spass.aws.keys import Key, tenant_config
-from spass.aws.objects import TenantObjects
-from spass.aws.table import ConditionFailed, TenantTable
-from spass.aws.uploads import TenantUploads
-from spass.aws.work_line import WorkLine
-from spass.aws.writes import Update, Write
+from spass.aws.jobs import AwsJobs
+from spass.aws.objects import S3Objects
+from spass.aws.uploads import S3Uploads
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
+from spass.store.attributes import Item
+from spass.store.evaluation import apply_update
+from spass.store.keys import Key, tenant_config
+from spass.store.table import ConditionFailed, TenantTable
+from spass.store.tenant_store import TenantStore
+from spass.store.work_line import WorkLine
+from spass.store.writes import Update, Write
 
 TENANT = TenantId("acme")
 
@@ -76,12 +76,12 @@ class LaggingTable(TenantTable):
 
 
 def build_store(table: TenantTable) -> TenantStore:
-    jobs = TenantJobs(_fail, _fail, NO_JOB_TARGETS, TENANT)
+    jobs = AwsJobs(_fail, _fail, NO_JOB_TARGETS, TENANT)
     return TenantStore(
         TENANT,
         table,
-        TenantObjects(_fail, "bucket", TENANT),
-        TenantUploads(_fail, "bucket", TENANT, _fail),
+        S3Objects(_fail, "bucket", TENANT),
+        S3Uploads(_fail, "bucket", TENANT, _fail),
         jobs,
         WorkLine(TENANT, table, table, jobs),
     )

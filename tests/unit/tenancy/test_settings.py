@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.writes import Put
 from spass.core.errors import AboveCeiling, InvalidRequest, StorageUnavailable
 from spass.core.ids import TenantId
 from spass.core.messages import Json
+from spass.store import keys
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Put
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import FRESH_SECONDS, Cascade
 from spass.testing.aws import MemoryAws

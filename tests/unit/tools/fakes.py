@@ -3,16 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
 from spass.aws.job_targets import NO_JOB_TARGETS
-from spass.aws.jobs import TenantJobs
-from spass.aws.keys import Key
-from spass.aws.objects import TenantObjects
-from spass.aws.table import TenantTable
-from spass.aws.uploads import TenantUploads
-from spass.aws.work_line import WorkLine
-from spass.aws.writes import Put, Write
+from spass.aws.jobs import AwsJobs
+from spass.aws.objects import S3Objects
+from spass.aws.uploads import S3Uploads
 from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId, RequestId, TenantId, UserId
@@ -24,6 +18,12 @@ from spass.rag.index.embedding_model import EmbeddingModel
 from spass.rag.search.reader import Reader
 from spass.rag.write.delete import IndexDeleter
 from spass.rag.write.writer import Writer
+from spass.store.attributes import Item
+from spass.store.keys import Key
+from spass.store.table import TenantTable
+from spass.store.tenant_store import TenantStore
+from spass.store.work_line import WorkLine
+from spass.store.writes import Put, Write
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
@@ -77,12 +77,12 @@ def scope_for(
     name = TenantId(tenant)
     identity = Identity(name, "token-1", admin=admin, allowed_models=tuple(models))
     caller = Caller(identity, UserId("u1"), RequestId("req_outer"), None, depth, "/a1/agents/{name}/chat")
-    table, jobs = RecordingTable(name), TenantJobs(fail, fail, NO_JOB_TARGETS, name)
+    table, jobs = RecordingTable(name), AwsJobs(fail, fail, NO_JOB_TARGETS, name)
     store = TenantStore(
         name,
         table,
-        TenantObjects(fail, "bucket", name),
-        TenantUploads(fail, "bucket", name, fail),
+        S3Objects(fail, "bucket", name),
+        S3Uploads(fail, "bucket", name, fail),
         jobs,
         WorkLine(name, table, table, jobs),
     )

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.code_calls import Perform, Sandbox
 from spass.core.effects import Cell, CellResult, ToolOutcome
@@ -16,6 +15,7 @@ from spass.core.errors import SandboxUnavailable
 from spass.core.ids import TenantId, UserId
 from spass.core.messages import ToolCall
 from spass.sandbox.none import NoSandbox
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.settings import Cascade
 from spass.tools.builtin.code_interpreter import CodeInterpreter
 from spass.tools.toolbox import Toolbox

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.aws.clients import Aws
-from spass.aws.invocation import AwsCall
-from spass.aws.keys import confirm_secret
-from spass.aws.table import TransactionFailed
 from spass.calls.scope import Scope
 from spass.core.errors import ConfirmTokenExpired, ConfirmTokenInvalid
 from spass.core.ids import UserId
 from spass.core.messages import Json
 from spass.core.time import now_s
+from spass.store.invocation import ServiceCall
+from spass.store.keys import confirm_secret
+from spass.store.table import TransactionFailed
 from spass.testing.faults import FaultPlan, inject
 from spass.tools.confirm_tokens import CONFIRM_SECONDS, ConfirmedOperation, ConfirmTokens
 from tests.unit.rag.conftest import RagHarness
@@ -240,7 +240,7 @@ class RacingProcess(FaultPlan):
         self.scope = scope
         self.token = ""
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         if call.operation == "PutItem" and not self.token:
             with inject(FaultPlan()):
                 self.token = await ConfirmTokens().issue(self.scope, PATCH)

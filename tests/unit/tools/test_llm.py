@@ -7,7 +7,6 @@ from decimal import Decimal
 
 import pytest
 
-from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.effects import ToolOutcome
 from spass.core.errors import InputRefused, RecursionDepthExceeded
@@ -17,6 +16,7 @@ from spass.core.messages import FinishReason, Json, Role, TokenUsage, ToolCall
 from spass.core.time import Deadline
 from spass.llm.errors import BackendBadRequest
 from spass.llm.types import ChatDelta
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.model import ScriptedModel

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.writes import ITEM_ABSENT, Put
 from spass.calls.scope import Scope
 from spass.core.errors import AdminRequired, ConfirmTokenExpired, ConfirmTokenInvalid, InvalidRequest
 from spass.core.messages import ToolCall
 from spass.core.time import now_s
+from spass.store import keys
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Put
 from spass.tenancy.config import MAX_MEMORY_BYTES, GatewayConfig
 from spass.tenancy.memory_notes import append_line
 from spass.tenancy.settings import Cascade, SettingSource

@@ -11,9 +11,9 @@ import anyio.to_thread
 import pytest
 
 from spass.agents.interrupt import StopSignal, interruptible
-from spass.aws.invocation import AwsCall, invoke
 from spass.core.events import Event, InferenceFinished, ToolCallFinished, ToolCallStarted, TurnFinished, TurnStarted, collect
 from spass.core.messages import FinishReason, Json, Message, Role, ToolCall
+from spass.store.invocation import ServiceCall, invoke
 from spass.tenancy.config import GatewayConfig, SearchConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
@@ -47,7 +47,7 @@ class Blocked(Tool):
             case "a thread of asyncio":
                 await asyncio.to_thread(RELEASED.wait)
             case "a read of AWS":
-                await invoke(AwsCall("s3", "GetObject", {}), RELEASED.wait)
+                await invoke(ServiceCall("s3", "GetObject", {}), RELEASED.wait)
             case "tasks":
                 async with asyncio.TaskGroup() as group:
                     for _ in range(3):

@@ -11,11 +11,11 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spass.aws.keys import Key
 from spass.core.bus import TOOL_CALL_START
 from spass.core.bus_events import ToolCallStart
 from spass.core.ids import RequestId, TenantId
 from spass.core.time import timestamp
+from spass.store.keys import Key
 from spass.testing.event_log import EventLog
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
 from spass.web.http_function import StreamApp, stream_app

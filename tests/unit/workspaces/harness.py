@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from spass.aws.clients import TenantStore
 from spass.core.ids import TenantId, WorkspaceId, random_suffix
 from spass.core.time import Deadline, now_s
+from spass.store.tenant_store import TenantStore
 from spass.testing.aws import MemoryAws
 from spass.workspaces.change import Author, Change, Committed
 from spass.workspaces.paths import WorkspacePath, parse_path

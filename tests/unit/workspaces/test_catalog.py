@@ -2,9 +2,9 @@
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.writes import Put
 from spass.core.ids import WorkspaceId
+from spass.store import keys
+from spass.store.writes import Put
 from spass.testing.faults import FaultPlan, inject
 from spass.workspaces.catalog import MAX_DELETED, read_workspaces
 from tests.unit.workspaces.harness import WorkspaceHarness

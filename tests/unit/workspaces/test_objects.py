@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import pytest
 
-from spass.aws.invocation import AwsCall
 from spass.core.errors import InternalError
+from spass.store.invocation import ServiceCall
 from spass.testing.faults import FaultPlan, inject
 from spass.workspaces.change import Change
 from spass.workspaces.paths import WorkspacePath
@@ -35,7 +35,7 @@ class CountingReads(FaultPlan):
         super().__init__()
         self.now = self.most = self.bytes = self.most_bytes = 0
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         wanted = str(call.parameters.get("Range", "bytes=0--1")).removeprefix("bytes=").split("-", 1)
         size = int(wanted[1]) + 1 - int(wanted[0])
         self.now, self.bytes = self.now + 1, self.bytes + size

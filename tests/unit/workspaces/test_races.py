@@ -9,11 +9,11 @@ from functools import partial
 
 import pytest
 
-from spass.aws.keys import Key, used_confirm_token
-from spass.aws.writes import ITEM_ABSENT, Put, Write
 from spass.core.errors import ApprovalDecided, SpassError, StorageUnavailable, WorkspaceConflict
 from spass.core.ids import WorkspaceId
 from spass.core.time import Deadline
+from spass.store.keys import Key, used_confirm_token
+from spass.store.writes import ITEM_ABSENT, Put, Write
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.workspaces.change import Author, Change, Committed
 from tests.unit.rag.conftest import RacingWriters
@@ -26,7 +26,7 @@ WRITERS = 8
 
 @pytest.fixture(autouse=True)
 def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr("spass.store.swap._MAX_BACKOFF_SECONDS", 0.001)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from spass.aws.clients import TenantStore
 from spass.core.errors import (
     InvalidPath,
     VersionNotFound,
@@ -19,6 +18,7 @@ from spass.core.errors import (
     WorkspaceNotFound,
 )
 from spass.core.ids import TenantId
+from spass.store.tenant_store import TenantStore
 from spass.testing.faults import FaultPlan, inject
 from spass.workspaces.change import Change
 from spass.workspaces.paths import WorkspacePath, parse_path

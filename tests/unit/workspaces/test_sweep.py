@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from spass.aws.keys import tenant_prefix
 from spass.core.errors import SpassError, WorkspaceNotFound
 from spass.core.time import Deadline
+from spass.store.keys import tenant_prefix
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.workspaces.change import Change
 from spass.workspaces.sweep import DELETED_SECONDS, ORPHAN_SECONDS, WorkspaceSweep, sweep_workspaces

@@ -11,7 +11,6 @@ from typing import Final, TypeAlias
 
 from spass.agents.asides import Inference, read_reply
 from spass.agents.nested_calls import end_open_calls
-from spass.aws.tasks import run_concurrently
 from spass.calls.recorder import Recorder
 from spass.calls.scope import Scope
 from spass.core.code_calls import CODE_TOOL, CallReply, CodeRequest, Interpreter, Query, Sandbox, ToolRequest
@@ -29,6 +28,7 @@ from spass.core.events import CallEvent, Nested, ToolCallFinished
 from spass.core.ids import new_id
 from spass.core.json import replace_surrogates
 from spass.core.messages import Json, ToolCall, replayable_name
+from spass.core.tasks import run_concurrently
 from spass.metering import audit
 from spass.metering.audit import CallKind
 from spass.tools.base import TOOL_FAILED, ForwardEvent, ReportProgress

@@ -14,7 +14,6 @@ from urllib.parse import quote
 import httpx
 
 from spass.aws.eventstream import BrokenEventStream, EventStreamDecoder, StreamMessage
-from spass.aws.log import write_line
 from spass.aws.signing import Signer, SigningFailed
 from spass.core.messages import Json
 from spass.core.time import now
@@ -35,6 +34,7 @@ from spass.llm.providers.http import malformed_response
 from spass.llm.providers.http_provider import HttpProvider, merge_deltas
 from spass.llm.providers.payloads import parse
 from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
+from spass.redaction.log import write_line
 from spass.tenancy.config import BackendConfig
 
 _INTERRUPTED: Final = frozenset({"malformed_model_output", "malformed_tool_use"})

@@ -11,14 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar, cast
 
-from spass.aws.attributes import Item, Value
-from spass.aws.clients import TenantStore
-from spass.aws.keys import RAG_INDEX_PREFIX, rag_manifest, rag_partition
-from spass.aws.objects import ObjectMissing
-from spass.aws.writes import ITEM_ABSENT, Check, Condition, Equals, Put
 from spass.core.errors import DocumentNotFound, IndexNotFound, InternalError, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId, TenantId
 from spass.core.time import Timestamp, now, now_s
+from spass.store.attributes import Item, Value
+from spass.store.keys import RAG_INDEX_PREFIX, rag_manifest, rag_partition
+from spass.store.objects import ObjectMissing
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Check, Condition, Equals, Put
 
 A = TypeVar("A")
 

@@ -5,12 +5,12 @@ import struct
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from spass.aws.clients import TenantStore
 from spass.core.ids import IndexId
 from spass.rag.index.bitmap import Bitmap
 from spass.rag.index.cache import Body, ObjectCache, ObjectName
 from spass.rag.index.ids import Ids
 from spass.rag.index.manifest import Segment
+from spass.store.tenant_store import TenantStore
 
 S = TypeVar("S")
 T = TypeVar("T")

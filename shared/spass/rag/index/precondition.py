@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from spass.aws.clients import TenantStore
 from spass.core.ids import DocumentId, IndexId
 from spass.core.json import dump_canonical
 from spass.core.messages import Json
@@ -17,6 +16,7 @@ from spass.rag.index.cache import ObjectCache
 from spass.rag.index.locations import load_live_ids, locate_documents, read_document
 from spass.rag.index.manifest import Manifest
 from spass.rag.index.objects import SegmentObjects
+from spass.store.tenant_store import TenantStore
 
 
 class IndexChanged(Exception):

@@ -7,14 +7,14 @@ transaction.
 from dataclasses import dataclass, field
 from typing import Final
 
-from spass.aws.attributes import Item, Value
-from spass.aws.clients import TenantStore
-from spass.aws.keys import Key
-from spass.aws.leases import LeaseLost
-from spass.aws.table import ConditionFailed
-from spass.aws.writes import Absent, AtMost, Condition, Equals, Exists, Update
 from spass.core.ids import random_suffix
 from spass.rag.ingest.settings import IngestSettings
+from spass.store.attributes import Item, Value
+from spass.store.keys import Key
+from spass.store.leases import LeaseLost
+from spass.store.table import ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Absent, AtMost, Condition, Equals, Exists, Update
 
 LEASE: Final = ("owner", "message", "lease_until")
 """The attributes of a lease. They are part of the leased item."""

@@ -9,12 +9,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final
 
-from spass.aws.attributes import Value
-from spass.aws.clients import TenantStore
-from spass.aws.codec import encode
-from spass.aws.leases import LeaseLost
-from spass.aws.table import TransactionFailed
-from spass.aws.writes import Absent, Condition, Equals, OneOf, Update, Write
 from spass.calls.scope import Scope
 from spass.core.bus import EventBus
 from spass.core.errors import Conflict, InvalidInput, SpassError, StorageUnavailable, TooManyDocuments
@@ -29,6 +23,12 @@ from spass.rag.ingest.settings import IngestSettings
 from spass.rag.ingest.supersession import check_not_superseded, not_superseded
 from spass.rag.ingest.upload_record import ACTIVE, MAX_ERRORS, UploadRecord, encode_errors, read_record, upload_key
 from spass.rag.write.writer import Writer
+from spass.store.attributes import Value
+from spass.store.codec import encode
+from spass.store.leases import LeaseLost
+from spass.store.table import TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Absent, Condition, Equals, OneOf, Update, Write
 
 ROUTE: Final = "ingest"
 """The name of the route in the audit records of an upload's embedding calls."""

@@ -5,19 +5,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, cast
 
-from spass.aws import keys
-from spass.aws.attributes import Item, Value
-from spass.aws.clients import TenantStore
-from spass.aws.codec import decode, encode
-from spass.aws.keys import Key
-from spass.aws.table import TTL, ConditionFailed
-from spass.aws.writes import ITEM_ABSENT, ITEM_EXISTS, Absent, Put, Update
 from spass.core.errors import InternalError
 from spass.core.time import now_s
 from spass.rag.index.objects import map_limited
 from spass.rag.ingest.lease import Receiver
 from spass.rag.ingest.plan import PartRange, Position, UploadError
 from spass.rag.ingest.upload_record import KEEP_SECONDS, MAX_ERRORS, UploadRecord, decode_errors
+from spass.store import keys
+from spass.store.attributes import Item, Value
+from spass.store.codec import decode, encode
+from spass.store.keys import Key
+from spass.store.table import TTL, ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, ITEM_EXISTS, Absent, Put, Update
 
 _MAX_CONCURRENT_PUTS: Final = 16
 _ITEMS_PER_QUERY: Final = 16

@@ -10,12 +10,12 @@ import math
 import random
 from typing import Final, TypeAlias
 
-from spass.aws.clients import TenantStore
 from spass.core.errors import LimitExceeded
 from spass.core.ids import UploadId
 from spass.core.jobs import Delivery, IngestPart, IngestUpload, WorkKind
 from spass.rag.ingest.upload_record import UploadRecord
 from spass.rag.ingest.uploaded_file import UploadedFile, own_upload
+from spass.store.tenant_store import TenantStore
 
 FileTask: TypeAlias = UploadedFile | IngestUpload | IngestPart
 

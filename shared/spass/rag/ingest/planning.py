@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Final
 
-from spass.aws.clients import TenantStore
 from spass.core.errors import DeadlineExceeded
 from spass.core.time import Deadline
 from spass.rag.index.manifest import read_manifest
@@ -15,6 +14,7 @@ from spass.rag.ingest.reading import survey
 from spass.rag.ingest.supersession import check_not_superseded
 from spass.rag.ingest.transitions import set_planned
 from spass.rag.ingest.upload_record import UploadRecord
+from spass.store.tenant_store import TenantStore
 
 SURVEY_SECONDS: Final = 600.0
 """If a worker had at least this time and could not read the whole file, a retry will not succeed either."""

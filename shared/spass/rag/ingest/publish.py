@@ -7,14 +7,14 @@ one. A worker sends a part before it counts it. If it dies in between, the next 
 
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.table import TTL, ConditionFailed
-from spass.aws.writes import Delete, Equals, Put, Update
 from spass.core.jobs import IngestPart
 from spass.core.time import now_s
 from spass.rag.ingest.parts import part_of
 from spass.rag.ingest.upload_record import PARTS_PATIENCE_SECONDS, UploadRecord, record_of, upload_key
+from spass.store import keys
+from spass.store.table import TTL, ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Delete, Equals, Put, Update
 
 MAX_QUEUED_PARTS: Final = 8
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from spass.aws.leases import LEASE_SECONDS
 from spass.core.time import now_s
 from spass.rag.index.documents import MAX_DOCUMENTS, MAX_UPLOAD_BYTES
+from spass.store.leases import LEASE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

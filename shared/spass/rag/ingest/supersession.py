@@ -3,18 +3,18 @@
 import hashlib
 from collections.abc import Sequence
 
-from spass.aws import keys
-from spass.aws.attributes import Value
-from spass.aws.clients import TenantStore
-from spass.aws.keys import Key
-from spass.aws.table import TTL, ConditionFailed
-from spass.aws.uploads import UPLOADS_PREFIX
-from spass.aws.writes import Absent, AtMost, Check, Condition, Update
 from spass.core.errors import Conflict
 from spass.core.ids import IndexId, UploadId
 from spass.core.time import now_s
 from spass.rag.ingest.upload_record import KEEP_SECONDS, UploadRecord
 from spass.rag.ingest.uploaded_file import UploadedFile, own_upload, uploaded_file
+from spass.store import keys
+from spass.store.attributes import Value
+from spass.store.keys import Key
+from spass.store.table import TTL, ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.uploads import UPLOADS_PREFIX
+from spass.store.writes import Absent, AtMost, Check, Condition, Update
 
 
 class Superseded(Conflict):

@@ -4,10 +4,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.table import ConditionFailed
-from spass.aws.writes import Equals, Update
 from spass.core.ids import IndexId
 from spass.core.jobs import IngestUpload, WorkKind
 from spass.core.time import Deadline
@@ -15,6 +11,10 @@ from spass.rag.ingest.places import names_of, upload_of
 from spass.rag.ingest.publish import republish_parts
 from spass.rag.ingest.transitions import end_failed
 from spass.rag.ingest.upload_record import ABANDONED, UploadRecord, record_of, upload_key
+from spass.store import keys
+from spass.store.table import ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Equals, Update
 
 _ITEMS_PER_QUERY: Final = 200
 

@@ -2,12 +2,6 @@
 
 from contextlib import suppress
 
-from spass.aws import keys
-from spass.aws.attributes import Value
-from spass.aws.clients import TenantStore
-from spass.aws.leases import LeaseLost
-from spass.aws.table import TTL, ConditionFailed
-from spass.aws.writes import ITEM_ABSENT, Absent, Condition, Equals, Exists, OneOf, Update
 from spass.core.ids import IndexId, UploadId, random_suffix
 from spass.core.time import now, now_s
 from spass.rag.ingest.lease import LEASE, Receiver
@@ -26,6 +20,12 @@ from spass.rag.ingest.upload_record import (
     upload_key,
 )
 from spass.rag.ingest.uploaded_file import UploadedFile
+from spass.store import keys
+from spass.store.attributes import Value
+from spass.store.leases import LeaseLost
+from spass.store.table import TTL, ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Absent, Condition, Equals, Exists, OneOf, Update
 
 _IS_ACTIVE = OneOf("status", list(ACTIVE))
 _IS_STOPPED = Equals("status", Status.FAILED) & Exists("stopped")

@@ -6,14 +6,14 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, Final, cast
 
-from spass.aws import keys
-from spass.aws.attributes import Item, Value
-from spass.aws.clients import TenantStore
-from spass.aws.codec import decode
-from spass.aws.keys import Key
 from spass.core.errors import UploadNotFound
 from spass.core.ids import IndexId, RequestId, UploadId, UserId
 from spass.rag.ingest.plan import UploadError
+from spass.store import keys
+from spass.store.attributes import Item, Value
+from spass.store.codec import decode
+from spass.store.keys import Key
+from spass.store.tenant_store import TenantStore
 
 MAX_ERRORS: Final = 100
 """The number of errors that an upload stores. It counts all errors."""

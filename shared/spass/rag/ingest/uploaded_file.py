@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from spass.aws.uploads import UPLOADS_PREFIX
 from spass.core.ids import RAG_ID, IndexId, TenantId, UploadId, id_pattern
+from spass.store.uploads import UPLOADS_PREFIX
 
 UPLOAD_ID: Final = re.compile(id_pattern("upl"))
 _INDEX_ID: Final = re.compile(RAG_ID)

@@ -6,12 +6,6 @@ from unicodedata import category
 
 from pydantic import Field
 
-from spass.aws import keys
-from spass.aws.attributes import Value
-from spass.aws.clients import TenantStore
-from spass.aws.idempotency import Claim, StoredAnswer, create
-from spass.aws.table import TTL
-from spass.aws.writes import ITEM_ABSENT, Put
 from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import InvalidRequest
@@ -25,6 +19,12 @@ from spass.rag.ingest.parts import first_errors
 from spass.rag.ingest.plan import UploadError, kind_of
 from spass.rag.ingest.upload_record import ABANDONED, MAX_ERRORS, Status, UploadRecord, read_record, record_of
 from spass.rag.ingest.uploaded_file import upload_key
+from spass.store import keys
+from spass.store.attributes import Value
+from spass.store.idempotency import Claim, StoredAnswer, create
+from spass.store.table import TTL
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Put
 from spass.tenancy.config import GatewayConfig, ModelConfig
 from spass.tenancy.response_model import Count, DateTime, NextCursor, ResponseModel
 

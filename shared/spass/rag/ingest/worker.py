@@ -10,11 +10,6 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
-from spass.aws.clients import TenantStore
-from spass.aws.keys import Key
-from spass.aws.leases import LeaseLost, renewing
-from spass.aws.log import write_line
-from spass.aws.objects import ObjectMissing
 from spass.core.bus import EventBus
 from spass.core.errors import (
     DeadlineExceeded,
@@ -43,6 +38,11 @@ from spass.rag.ingest.transitions import end_done, end_failed, lease_file, lease
 from spass.rag.ingest.upload_record import Status, UploadRecord, read_record, upload_key
 from spass.rag.ingest.uploaded_file import UploadedFile
 from spass.rag.write.writer import Writer
+from spass.redaction.log import write_line
+from spass.store.keys import Key
+from spass.store.leases import LeaseLost, renewing
+from spass.store.objects import ObjectMissing
+from spass.store.tenant_store import TenantStore
 
 T = TypeVar("T")
 _Failure: TypeAlias = IngestRefused | ObjectMissing | SpassError

@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 
 import anyio.to_thread
 
-from spass.aws.log import write_line
-from spass.aws.objects import ObjectMissing
 from spass.core.time import now
 from spass.rag.index.cache import Body
 from spass.rag.index.codes import Codes, decode_codes, encode_block, quantize
@@ -23,6 +21,8 @@ from spass.rag.search.filter_warnings import FieldTypes
 from spass.rag.search.residency import Residency
 from spass.rag.search.scan import ScanBlock
 from spass.rag.search.selection import ALL, Selection, select
+from spass.redaction.log import write_line
+from spass.store.objects import ObjectMissing
 
 MAX_GROUP_BYTES: Final = 24 * 2**20  # that one group reads; the group before it is in memory at the same time
 MAX_CONCURRENT_READS: Final = 16

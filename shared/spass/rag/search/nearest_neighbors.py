@@ -14,7 +14,6 @@ from typing import Final, NamedTuple, TypeVar
 import anyio.to_thread
 import numpy as np
 
-from spass.aws.log import write_line
 from spass.core.time import now
 from spass.rag.index.filters import Filter
 from spass.rag.index.manifest import Segment
@@ -26,6 +25,7 @@ from spass.rag.search.filter_warnings import FieldTypes
 from spass.rag.search.residency import choose_residency
 from spass.rag.search.scan import MIN_SCORE, ScanBlock, ScoredRow, keep_top_k, kth_largest_at_least, scan_top_k
 from spass.rag.search.selection import Selection
+from spass.redaction.log import write_line
 
 T = TypeVar("T")
 

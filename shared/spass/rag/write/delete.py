@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-from spass.aws.swap import Participant
 from spass.calls.scope import Scope
 from spass.core.ids import DocumentId, IndexId
 from spass.rag.index.cache import ObjectCache
@@ -12,6 +11,7 @@ from spass.rag.index.objects import SegmentObjects
 from spass.rag.index.precondition import IfMatch
 from spass.rag.write.deleted_rows import mark_deleted, store_bitmaps
 from spass.rag.write.swap import NextVersion, swap
+from spass.store.swap import Participant
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
-from spass.aws.attributes import Value
-from spass.aws.clients import TenantStore
-from spass.aws.keys import rag_merge
-from spass.aws.leases import LEASE_SECONDS, renewing
-from spass.aws.objects import ObjectMissing
-from spass.aws.table import TTL, ConditionFailed
-from spass.aws.writes import ITEM_ABSENT, AtMost, Delete, Equals, Put, Update
 from spass.core.errors import SpassError, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId, random_suffix
 from spass.core.jobs import MergeSegments
@@ -28,6 +21,13 @@ from spass.rag.write.deleted_rows import mark_deleted, store_bitmaps
 from spass.rag.write.merge_policy import choose_job_inputs, needs_merge_job
 from spass.rag.write.segment_merge import MergeInput, evict_for_merge, put_merged_segment
 from spass.rag.write.swap import NextVersion, swap
+from spass.store.attributes import Value
+from spass.store.keys import rag_merge
+from spass.store.leases import LEASE_SECONDS, renewing
+from spass.store.objects import ObjectMissing
+from spass.store.table import TTL, ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, AtMost, Delete, Equals, Put, Update
 
 _MIN_REMAINING_SECONDS: Final = 60.0  # for a large merge
 

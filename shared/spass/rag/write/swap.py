@@ -5,9 +5,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from spass.aws.clients import TenantStore
-from spass.aws.swap import Participant, Swap
-from spass.aws.swap import swap as compare_and_swap
 from spass.core.errors import SpassError
 from spass.core.ids import IndexId, random_suffix
 from spass.core.jobs import MergeSegments
@@ -15,6 +12,9 @@ from spass.core.time import Deadline
 from spass.rag.index.manifest import Manifest, read_current, swap_write, unchanged_check
 from spass.rag.index.precondition import IfMatch
 from spass.rag.write.merge_policy import needs_merge_job
+from spass.store.swap import Participant, Swap
+from spass.store.swap import swap as compare_and_swap
+from spass.store.tenant_store import TenantStore
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)

@@ -10,15 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.table import ConditionFailed
-from spass.aws.writes import Equals, Update
 from spass.core.ids import IndexId
 from spass.core.jobs import MergeSegments
 from spass.core.time import Deadline
 from spass.rag.index.manifest import Manifest, encode_garbage, list_manifests, read_manifest
 from spass.rag.write.merge_policy import needs_merge_job
+from spass.store import keys
+from spass.store.table import ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Equals, Update
 
 GARBAGE_SECONDS: Final = 3600
 """A reader of an earlier version is certainly done after this time."""

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from spass.aws.swap import Participant
 from spass.calls.scope import Scope
 from spass.core.ids import DocumentId, IndexId, new_id
 from spass.core.time import now, timestamp
@@ -19,6 +18,7 @@ from spass.rag.index.precondition import IfMatch
 from spass.rag.index.segments import Vectors, decode_rows
 from spass.rag.write.swap import NextVersion, swap
 from spass.rag.write.upsert import EmbeddedDocuments, Upsert
+from spass.store.swap import Participant
 
 
 class Writer:

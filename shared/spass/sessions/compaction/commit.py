@@ -8,13 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from spass.aws import keys
-from spass.aws.attributes import Value
-from spass.aws.clients import TenantStore
-from spass.aws.codec import encode
-from spass.aws.objects import ObjectMissing
-from spass.aws.table import TransactionFailed
-from spass.aws.writes import ITEM_ABSENT, Absent, Equals, Put, Update, Write
 from spass.core.errors import (
     InternalError,
     SessionArchived,
@@ -32,6 +25,13 @@ from spass.sessions.hold import held_by, is_deleted, release_hold
 from spass.sessions.names import name_write
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body, stored_overflow_key
 from spass.sessions.session import Hold, Session, decode_session
+from spass.store import keys
+from spass.store.attributes import Value
+from spass.store.codec import encode
+from spass.store.objects import ObjectMissing
+from spass.store.table import TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Absent, Equals, Put, Update, Write
 
 
 class CompactionNotStarted(StorageUnavailable):

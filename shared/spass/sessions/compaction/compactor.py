@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from spass.aws.tasks import run_shielded
 from spass.calls.scope import Scope
 from spass.core.errors import SessionArchived, SessionBusy, SessionNotFound, SpassError, StorageUnavailable
 from spass.core.ids import SessionId
@@ -16,6 +15,7 @@ from spass.sessions.compaction.summary_record import Summary
 from spass.sessions.held_session import HeldSession
 from spass.sessions.record import TurnRecord
 from spass.sessions.session import Hold, Session
+from spass.store.shielded import run_shielded
 
 if TYPE_CHECKING:
     from spass.sessions.compaction.summary import Summarizer  # imported by the first compaction: most requests need none

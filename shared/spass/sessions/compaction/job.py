@@ -7,13 +7,6 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final, Self, cast
 
-from spass.aws import keys
-from spass.aws.attributes import Item, Value
-from spass.aws.clients import TenantStore
-from spass.aws.codec import decode, encode
-from spass.aws.idempotency import RequestHashes
-from spass.aws.table import TTL, TransactionFailed
-from spass.aws.writes import Delete, OneOf, Update
 from spass.core import errors
 from spass.core.cost import NO_COST, Cost, CostSource, decimal_text
 from spass.core.errors import SessionBusy, SpassError, StorageUnavailable, SummaryFailed, UpstreamTimeout
@@ -23,6 +16,13 @@ from spass.core.time import Timestamp, epoch_s, timestamp
 from spass.redaction.text import redact_provider_text
 from spass.sessions.compaction.plan import CompactionPlan
 from spass.sessions.hold import release_hold
+from spass.store import keys
+from spass.store.attributes import Item, Value
+from spass.store.codec import decode, encode
+from spass.store.idempotency import RequestHashes
+from spass.store.table import TTL, TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Delete, OneOf, Update
 
 JOB_SECONDS: Final = 3600
 """The time limit of a job. A job that exceeds it ends as failed."""

@@ -9,13 +9,6 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.codec import encode
-from spass.aws.idempotency import IdempotentRequest
-from spass.aws.objects import ObjectMissing
-from spass.aws.table import TransactionFailed
-from spass.aws.writes import ITEM_ABSENT, Absent, Equals, Put, Update
 from spass.calls.scope import Scope
 from spass.core.errors import CompactionDisabled, JobNotFound, SessionBusy, StorageUnavailable
 from spass.core.ids import AgentName, JobId, SessionId, new_id
@@ -37,6 +30,13 @@ from spass.sessions.compaction.summary_record import read_summary
 from spass.sessions.hold import hold_error, new_hold, not_held_by_others, release_hold
 from spass.sessions.record import load_turns
 from spass.sessions.session import HoldKind, Session, decode_owned_session, read_session
+from spass.store import keys
+from spass.store.codec import encode
+from spass.store.idempotency import IdempotentRequest
+from spass.store.objects import ObjectMissing
+from spass.store.table import TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Absent, Equals, Put, Update
 
 _FIRST_DELAY: Final = 0.1  # seconds between two reads of a job; grows by half each time
 _MAX_DELAY: Final = 1.0

@@ -1,10 +1,10 @@
 """The places of a tenant's compactions: as many are in work as its share, and the rest waits in order (``WorkLine``)."""
 
-from spass.aws.clients import TenantStore
 from spass.core.ids import JobId
 from spass.core.jobs import StartCompaction, WorkKind, body_of
 from spass.core.time import Timestamp
 from spass.sessions.compaction.job import read_job
+from spass.store.tenant_store import TenantStore
 
 _KIND = WorkKind.COMPACTIONS
 

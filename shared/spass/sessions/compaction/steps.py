@@ -16,11 +16,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.leases import renewing
-from spass.aws.table import TTL, ConditionFailed, TransactionFailed
-from spass.aws.writes import Delete, Put, Write
 from spass.calls.scope import JOB_MAX_WAIT, Scope
 from spass.core.bus import EMPTY_BUS, EventBus
 from spass.core.cost import Cost
@@ -53,6 +48,11 @@ from spass.sessions.compaction.summary_record import Summary
 from spass.sessions.hold import acquire_hold, new_hold, release_hold, renew_hold
 from spass.sessions.record import load_turns
 from spass.sessions.session import HoldKind, Session, decode_session
+from spass.store import keys
+from spass.store.leases import renewing
+from spass.store.table import TTL, ConditionFailed, TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Delete, Put, Write
 
 if TYPE_CHECKING:
     from spass.sessions.compaction.summary import Summarizer

@@ -7,7 +7,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
-from spass.aws.tasks import run_concurrently
 from spass.calls.defence import MAX_CHARACTERS
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
@@ -25,6 +24,7 @@ from spass.core.errors import (
 )
 from spass.core.json import replace_surrogates
 from spass.core.messages import FinishReason, Message, Role
+from spass.core.tasks import run_concurrently
 from spass.llm.retries import BACKENDS_LIMIT
 from spass.llm.types import ChatReply, ChatRequest, ReplyBuilder
 from spass.sessions.compaction.plan import CompactionPlan

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.codec import decode
 from spass.core.ids import SessionId, SummaryId
 from spass.core.time import Timestamp
+from spass.store import keys
+from spass.store.codec import decode
+from spass.store.tenant_store import TenantStore
 
 _PREFIX: Final = "[compaction summary from session "
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
-from spass.aws.log import failure_line, write_line
 from spass.core.errors import SpassError
 from spass.core.time import now
 from spass.redaction.detector import SecretSet
+from spass.redaction.log import failure_line, write_line
 from spass.redaction.stream import redact_secrets
 from spass.tenancy.config import SearchConfig
 from spass.tools.plain_text import plain_text

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.aws.attributes import Item
 from spass.core.errors import InternalError
 from spass.core.ids import IndexId, TenantId, new_id, random_suffix
 from spass.core.time import now
@@ -25,6 +24,7 @@ from spass.rag.index.manifest import (
     swap_write,
 )
 from spass.rag.write.merge_policy import HEADROOM, MERGE_ROWS, choose_merge
+from spass.store.attributes import Item
 
 TENANT, INDEX = TenantId("demo"), IndexId("berlin")
 

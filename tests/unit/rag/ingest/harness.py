@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any, Final
 from urllib.parse import quote_plus
 
-from spass.aws.clients import Aws, TenantStore
+from spass.aws.clients import Aws
 from spass.calls.scope import Scope
 from spass.core.ids import IndexId, RequestId, TenantId, UploadId, UserId, random_suffix
 from spass.core.jobs import Delivery, IngestPart, body_of
@@ -21,6 +21,7 @@ from spass.rag.index.cache import ObjectCache
 from spass.rag.index.catalog import describe_index
 from spass.rag.ingest.settings import IngestSettings
 from spass.rag.ingest.uploads import Upload, Uploads
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.config import GatewayConfig, ModelConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.testing.rag import build_rag

@@ -5,12 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.attributes import Value
-from spass.aws.codec import encode
-from spass.aws.leases import LeaseLost
-from spass.aws.table import ConditionFailed
-from spass.aws.writes import Update
 from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound, UpstreamError, UpstreamRejected
 from spass.core.ids import DocumentId, IndexId, TenantId, UploadId
@@ -24,6 +18,12 @@ from spass.rag.ingest.publish import MAX_QUEUED_PARTS, publish_parts
 from spass.rag.ingest.sweep import SweptUploads, sweep_uploads
 from spass.rag.ingest.transitions import end_failed, restart
 from spass.rag.ingest.upload_record import ABANDONED, read_record, upload_key
+from spass.store import keys
+from spass.store.attributes import Value
+from spass.store.codec import encode
+from spass.store.leases import LeaseLost
+from spass.store.table import ConditionFailed
+from spass.store.writes import Update
 from spass.testing.faults import Crash
 from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, jsonl_file, lines, numbered_texts
 

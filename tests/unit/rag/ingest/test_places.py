@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from spass.aws import keys
 from spass.aws.job_targets import JobTargets
 from spass.calls.scope import REQUEST_MAX_WAIT
 from spass.core.errors import BudgetExceeded, RateLimited
@@ -12,6 +11,7 @@ from spass.core.ids import TenantId
 from spass.core.jobs import WorkKind
 from spass.core.time import Deadline, now_s
 from spass.rag.ingest.sweep import sweep_uploads
+from spass.store import keys
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.rag.ingest.harness import INDEX, IngestHarness, jsonl_file, numbered_texts

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from spass.aws.uploads import TenantUploads
+from spass.aws.uploads import S3Uploads
 from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound, RateLimited, TooManyDocuments, UpstreamError, UpstreamRejected, UpstreamTimeout
 from spass.core.ids import DocumentId, IndexId
@@ -385,7 +385,7 @@ async def test_a_survey_that_had_enough_time_is_not_retried(
 ) -> None:
     """Retries of a survey that had a quarter of an hour would fail in the same way."""
     Clock.left = left
-    blocks = TenantUploads.blocks
+    blocks = S3Uploads.blocks
 
     async def slow(*arguments: Any) -> AsyncIterator[bytes]:
         async for block in blocks(*arguments):
@@ -393,7 +393,7 @@ async def test_a_survey_that_had_enough_time_is_not_retried(
             Clock.left = 0.0
             yield b""
 
-    monkeypatch.setattr(TenantUploads, "blocks", slow)
+    monkeypatch.setattr(S3Uploads, "blocks", slow)
     assert await harness.dispatcher.message(harness.put(PATH, jsonl_file(numbered_texts(3))), Delivery("m", 1), Clock(0)) is ends
     upload = await harness.only_upload()
     expected = ("failed", ["survey_timeout"]) if ends else ("queued", [])

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 from numpy import vecdot  # the reference keeps it when a test plants an error in numpy
 
-from spass.aws.clients import TenantStore
 from spass.core.ids import IndexId, TenantId
 from spass.core.messages import Json
 from spass.rag.index.bitmap import Bitmap
@@ -21,6 +20,7 @@ from spass.rag.index.segments import Rows, Vectors, json_line
 from spass.rag.search.nearest_neighbors import VectorQuery, find_nearest
 from spass.rag.write.segment_merge import MergeInput, put_merged_segment
 from spass.rag.write.upsert import put_segment
+from spass.store.tenant_store import TenantStore
 from spass.testing.aws import MemoryAws
 
 Mask = npt.NDArray[np.bool_]

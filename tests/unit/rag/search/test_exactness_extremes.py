@@ -9,11 +9,11 @@ from typing import Final
 import numpy as np
 import pytest
 
-from spass.aws.clients import TenantStore
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.manifest import CODED
 from spass.rag.index.objects import CODES
 from spass.rag.index.segments import Vectors
+from spass.store.tenant_store import TenantStore
 from tests.sampling import SOAK
 from tests.unit.rag.search.exact_index import KnownIndex, Members, Question, put_index
 from tests.unit.rag.search.exact_vectors import Random, unit

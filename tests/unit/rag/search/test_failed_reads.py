@@ -8,7 +8,6 @@ from typing import Final, TypeVar
 
 import pytest
 
-from spass.aws.invocation import AwsCall
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import DocumentId
 from spass.rag.index.cache import ObjectCache
@@ -16,6 +15,7 @@ from spass.rag.index.manifest import CODED, Segment, read_manifest
 from spass.rag.index.objects import CODES, VECTORS, SegmentObjects, code_blocks
 from spass.rag.search.blocks import BlockReader
 from spass.rag.search.residency import Residency
+from spass.store.invocation import ServiceCall
 from spass.testing.faults import Fault, FaultPlan, inject
 from spass.tools.base import Rag
 from tests.unit.rag.conftest import DIMENSIONS, RagHarness
@@ -36,7 +36,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spass.rag.index.objects.BLOCK_BYTES", BLOCK_ROWS * 4 * DIMENSIONS)
     monkeypatch.setattr("spass.rag.search.blocks.MAX_GROUP_BYTES", 1000)  # so that a query reads several groups
     monkeypatch.setattr("spass.rag.search.nearest_neighbors._FIRST_ROWS", 3)
-    monkeypatch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
+    monkeypatch.setattr("spass.store.swap._MAX_BACKOFF_SECONDS", 0)
 
 
 async def write_two_segments(harness: RagHarness) -> tuple[WrittenIndex, Segment]:
@@ -160,7 +160,7 @@ async def test_a_query_of_a_version_that_was_swept_answers_from_the_next_one(har
     new = WrittenIndex({one.id: one for one in batches_of(25)[0]})
 
     class Replace(FaultPlan):
-        async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+        async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
             result = await super().around(call, run)
             if call.operation == "GetItem" and sum(one.operation == "GetItem" for one in self.calls) == 1:
                 with inject(FaultPlan()):
@@ -201,7 +201,7 @@ class CancelAt(FaultPlan):
         self.before = before
         self.task: asyncio.Task[object] | None = None
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         is_last = len(self.calls) == self.cancel_at
         if is_last and self.before and self.task is not None:
             self.task.cancel()
@@ -247,7 +247,7 @@ class SlowReads(FaultPlan):
 
     now = 0
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         self.now += 1
         try:
             await asyncio.sleep(1 if len(self.calls) > 3 else 0)

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from spass.aws.clients import TenantStore
 from spass.core.errors import (
     IndexNotFound,
     InvalidRequest,
@@ -13,6 +12,7 @@ from spass.core.ids import DocumentId, IndexId
 from spass.rag.index.catalog import read_indices
 from spass.rag.index.documents import NewDocument
 from spass.rag.index.manifest import Manifest, read_manifest
+from spass.store.tenant_store import TenantStore
 from spass.testing.faults import FaultPlan, inject
 from tests.unit.rag.conftest import ConcurrentReads, RagHarness, all_documents, documents
 

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spass.aws.clients import Aws
-from spass.aws.invocation import AwsCall
 from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import Json, TokenUsage
 from spass.llm.types import EmbeddingReply, pack_rows
@@ -25,6 +24,7 @@ from spass.rag.index.filters import parse_filter
 from spass.rag.index.manifest import read_manifest
 from spass.rag.index.objects import vector_blocks
 from spass.rag.search.scan import ScanBlock, scan_top_k
+from spass.store.invocation import ServiceCall
 from spass.testing.faults import FaultPlan, inject
 from spass.tools.base import Rag
 from tests.unit.rag.conftest import DIMENSIONS, RagHarness, documents, vector_of
@@ -42,7 +42,7 @@ class RecordedReads(FaultPlan):
         self.pause = pause
         self.now = self.most = 0
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         if call.operation != "GetObject":
             return await super().around(call, run)
         self.now += 1

@@ -10,8 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from spass.aws.clients import TenantStore
-from spass.aws.invocation import AwsCall
 from spass.core.ids import IndexId, TenantId
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.codes import encode_codes, quantize
@@ -22,6 +20,8 @@ from spass.rag.index.objects import CODE_BOUND_BYTES, CODES, DOCS, VECTORS, Segm
 from spass.rag.index.segments import Rows, Vectors, encode_segment, json_line
 from spass.rag.search.nearest_neighbors import VectorQuery, find_nearest
 from spass.rag.search.residency import Residency, choose_residency
+from spass.store.invocation import ServiceCall
+from spass.store.tenant_store import TenantStore
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan, inject
 from tests.unit.rag.search.exact_vectors import unit
@@ -68,7 +68,7 @@ class Reads(FaultPlan):
         super().__init__()
         self.sizes: list[tuple[str, str, int]] = []
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         await asyncio.sleep(0)  # so that concurrent reads overlap
         result = await super().around(call, run)
         if call.operation == "GetObject":

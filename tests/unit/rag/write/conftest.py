@@ -5,4 +5,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.aws.swap._MAX_BACKOFF_SECONDS", 0)
+    monkeypatch.setattr("spass.store.swap._MAX_BACKOFF_SECONDS", 0)

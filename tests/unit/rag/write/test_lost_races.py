@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from spass.aws.keys import rag_manifest
-from spass.aws.writes import Delete
 from spass.core.ids import DocumentId, IndexId
 from spass.rag.index.manifest import read_manifest
 from spass.rag.write.merge_policy import HEADROOM
+from spass.store.keys import rag_manifest
+from spass.store.writes import Delete
 from spass.testing.faults import inject
 from tests.unit.rag.conftest import RacingWriters, RagHarness, documents
 

@@ -7,10 +7,8 @@ from typing import NoReturn
 
 import pytest
 
-from spass.aws.clients import TenantStore
 from spass.aws.job_targets import NO_JOB_TARGETS
-from spass.aws.jobs import TenantJobs
-from spass.aws.leases import LEASE_SECONDS
+from spass.aws.jobs import AwsJobs
 from spass.core.errors import SpassError, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
 from spass.core.jobs import Job, MergeSegments
@@ -19,6 +17,8 @@ from spass.rag.index.cache import ObjectCache
 from spass.rag.index.manifest import MAX_INLINE_BITMAP_BYTES, read_manifest
 from spass.rag.write.merge_job import merge
 from spass.rag.write.merge_policy import needs_merge_job
+from spass.store.leases import LEASE_SECONDS
+from spass.store.tenant_store import TenantStore
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.tools.base import Rag
 from tests.unit.rag.conftest import RacingWriters, RagHarness, documents
@@ -35,7 +35,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spass.rag.write.merge_policy._MIN_DELETED_ROWS", 1)
 
 
-class RecordingJobs(TenantJobs):
+class RecordingJobs(AwsJobs):
     """Records the merges that are requested. A broken queue does not answer."""
 
     def __init__(self, store: TenantStore, *, broken: bool = False) -> None:

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spass.aws.clients import Aws
-from spass.aws.invocation import AwsCall
 from spass.core.ids import IndexId, TenantId
 from spass.rag.index.bitmap import Bitmap
 from spass.rag.index.cache import ObjectCache
@@ -21,6 +20,7 @@ from spass.rag.index.manifest import CODED
 from spass.rag.index.objects import CODES, DOCS, IDS, META, OFFSETS, VECTORS, SegmentObjects
 from spass.rag.index.segments import Rows, encode_segment
 from spass.rag.write.segment_merge import MergeInput, live_rows, put_merged_segment
+from spass.store.invocation import ServiceCall
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan, inject
 from tests.unit.rag.conftest import RagHarness
@@ -74,7 +74,7 @@ class Puts(FaultPlan):
     running: set[str] = field(default_factory=set)
     together: list[set[str]] = field(default_factory=list)
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         part = str(call.parameters["Key"]).rpartition("/")[2]
         self.running.add(part)
         self.together.append(set(self.running))

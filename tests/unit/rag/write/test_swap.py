@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spass.aws.clients import TenantStore
-from spass.aws.keys import Key, used_confirm_token
-from spass.aws.writes import ITEM_ABSENT, Put, Write
 from spass.core.errors import ConfirmTokenInvalid, IndexNotFound, SpassError, StorageUnavailable
 from spass.core.ids import IndexId
 from spass.core.time import Deadline, now
 from spass.rag.index.catalog import describe_index, read_indices
 from spass.rag.index.manifest import Manifest, read_manifest
 from spass.rag.write.swap import NextVersion, swap
+from spass.store.keys import Key, used_confirm_token
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Put, Write
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.rag.conftest import RacingWriters, RagHarness, documents
 

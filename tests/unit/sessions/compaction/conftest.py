@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from spass.aws import invocation
-from spass.aws.clients import TenantStore
 from spass.aws.job_targets import JobTargets
 from spass.core.ids import TenantId
+from spass.store import invocation
+from spass.store.tenant_store import TenantStore
 from spass.testing.aws import MemoryAws
 
 

@@ -6,11 +6,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.invocation import AwsCall
-from spass.aws.table import ConditionFailed, TransactionFailed
-from spass.aws.writes import ITEM_EXISTS, Check
 from spass.core.errors import InternalError, SessionArchived, SessionBusy, SessionNotFound, StorageUnavailable, storage_timeout
 from spass.core.ids import JobId, SessionId, TenantId, UserId
 from spass.core.messages import Role, ToolCall
@@ -22,6 +17,11 @@ from spass.sessions.compaction.summary_record import Summary, read_summary
 from spass.sessions.hold import acquire_hold, renew_hold
 from spass.sessions.record import StoredMessage, ToolRun, TurnRecord, load_turns
 from spass.sessions.session import CreateSession, Hold, HoldKind, Session, SessionView, decode_session
+from spass.store import keys
+from spass.store.invocation import ServiceCall
+from spass.store.table import ConditionFailed, TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_EXISTS, Check
 from spass.testing.faults import FaultPlan, inject
 from tests.unit.sessions.conftest import AGENT
 
@@ -274,7 +274,7 @@ class LateCommit(FaultPlan):
 
     pending: list[Callable[[], object]] = field(default_factory=list)
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         if call.operation != "TransactWriteItems":
             return await FaultPlan.around(self, call, run)
         self.pending.append(run)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.events import Event, InferenceFinished, InferenceStarted, TurnFinished, TurnStarted
 from spass.core.ids import AgentName, SessionId
@@ -21,6 +20,7 @@ from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession, Session
 from spass.sessions.turn import Turn
 from spass.sessions.turn_request import LoadHistory, ShortenHistory, TurnRequest
+from spass.store.tenant_store import TenantStore
 from spass.tenancy.settings import Cascade
 from tests.unit.calls.scripted_provider import make_scope
 from tests.unit.sessions.compaction.summary_models import FAILURES, config, summarizer_over, summary_deltas, summary_model

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bench.recall import GENERATIONS, RecallBench, report
-from spass.aws import invocation
 from spass.sessions.compaction.summary import MAX_SUMMARY_CHARACTERS
+from spass.store import invocation
 from spass.testing.aws import MemoryAws
 from tests.sampling import SOAK
 

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.aws.attributes import attribute_of, item_of
-from spass.aws.idempotency import RequestHashes
 from spass.core import errors
 from spass.core.cost import Cost, CostSource
 from spass.core.errors import IdempotencyKeyReused, SpassError, UpstreamError, UpstreamUnreachable
@@ -16,6 +15,7 @@ from spass.core.ids import AgentName, JobId, RequestId, SessionId, SummaryId, Us
 from spass.core.time import timestamp
 from spass.sessions.compaction.job import Job, JobFailure, JobResult, JobStatus, Requester, decode_job
 from spass.sessions.compaction.plan import CompactionPlan
+from spass.store.idempotency import RequestHashes
 
 TEXT = st.text(min_size=1, max_size=20)
 COUNT = st.integers(0, 10**9)

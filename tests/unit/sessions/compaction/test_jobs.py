@@ -8,9 +8,6 @@ from typing import Any
 import httpx
 import pytest
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.writes import Put, Update
 from spass.core.errors import RateLimited, UpstreamError
 from spass.core.ids import JobId, RequestId, SessionId, UserId
 from spass.sessions.compaction import jobs
@@ -19,6 +16,9 @@ from spass.sessions.deletion import delete_session
 from spass.sessions.hold import acquire_hold, new_hold
 from spass.sessions.record import TurnRecord, load_turns
 from spass.sessions.session import HoldKind
+from spass.store import keys
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Put, Update
 from spass.testing.faults import Crash, Fault, inject
 from tests.simulated.deployment import AGENT, USER, CallFaults, Invocation, SimulatedDeployment, StepFailed, simulated_deployment
 from tests.unit.idempotent_requests import idempotent_request

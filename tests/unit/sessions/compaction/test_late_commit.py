@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from spass.aws.invocation import AwsCall
 from spass.core.errors import StorageUnavailable, storage_timeout
 from spass.core.ids import TenantId
 from spass.sessions import record
@@ -14,6 +13,7 @@ from spass.sessions.compaction.commit import commit_compaction
 from spass.sessions.compaction.plan import CompactionPlan
 from spass.sessions.compaction.summary_record import Summary
 from spass.sessions.record import load_turns
+from spass.store.invocation import ServiceCall
 from spass.testing.faults import FaultPlan, inject
 from tests.unit.sessions.session_chains import ChainBuilder, memory_store, plain_turn
 
@@ -27,7 +27,7 @@ class DelayedTransactions(FaultPlan):
 
     pending: list[Callable[[], Any]] = field(default_factory=list)
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         if call.operation == "TransactWriteItems":
             self.pending.append(run)
             raise storage_timeout()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from spass.aws import keys
 from spass.core.ids import JobId, TenantId
 from spass.core.jobs import WorkKind
 from spass.sessions.compaction import places
 from spass.sessions.compaction.job import JOB_SECONDS, read_job
+from spass.store import keys
 from spass.testing.faults import Fault
 from tests.simulated.deployment import CallFaults, SimulatedDeployment, simulated_deployment
 from tests.unit.virtual_time import virtual_time

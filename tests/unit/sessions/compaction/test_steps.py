@@ -6,11 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.clients import TenantStore
-from spass.aws.leases import LEASE_SECONDS
-from spass.aws.table import TTL
-from spass.aws.writes import Put, Update
 from spass.calls.admission import Admission, CallReservation
 from spass.calls.scope import JOB_MAX_WAIT, REQUEST_MAX_WAIT, Scope
 from spass.core.cost import Cost
@@ -24,6 +19,11 @@ from spass.sessions.deletion import delete_session
 from spass.sessions.hold import acquire_hold, new_hold, release_hold
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Hold, HoldKind, Session
+from spass.store import keys
+from spass.store.leases import LEASE_SECONDS
+from spass.store.table import TTL
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Put, Update
 from spass.tenancy.settings import Cascade
 from spass.testing.faults import Fault
 from tests.simulated.deployment import (

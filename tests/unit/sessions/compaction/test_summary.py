@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spass.aws.clients import TenantStore
 from spass.calls.scope import Scope
 from spass.core.errors import ModelNotAllowed
 from spass.core.messages import FinishReason, Message, Role
 from spass.llm import errors as llm
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.sessions.compaction.summary import MAX_SUMMARY_CHARACTERS
+from spass.store.tenant_store import TenantStore
 from spass.testing.model import Answer, ScriptedModel
 from tests.unit.calls.scripted_provider import audit_of, make_scope
 from tests.unit.sessions.compaction.summary_models import (

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from spass.aws.clients import TenantStore
 from spass.core.errors import BudgetExceeded, RateLimited, RecursionDepthExceeded, SpassError, StorageUnavailable, SummaryFailed
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Deadline
 from spass.llm import errors as llm
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.store.tenant_store import TenantStore
 from spass.testing.faults import Fault, FaultPlan, inject
 from spass.testing.model import Answer, ScriptedModel
 from tests.unit.calls.scripted_provider import at_depth, audit_of, make_scope

@@ -3,10 +3,10 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spass.aws.codec import encode
 from spass.core.ids import SessionId, SummaryId
 from spass.core.time import timestamp
 from spass.sessions.compaction.summary_record import SummaryRecord, format_summary_message, parse_summary_message
+from spass.store.codec import encode
 
 
 @given(st.text())

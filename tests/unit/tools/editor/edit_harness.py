@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from spass.aws import keys
-from spass.aws.writes import Put
 from spass.calls.scope import CurrentSession, Scope
 from spass.core.effects import ToolOutcome
 from spass.core.ids import AgentName, SessionId
 from spass.core.messages import Json, ToolCall
+from spass.store import keys
+from spass.store.writes import Put
 from spass.tenancy.settings import Cascade
 from spass.testing.model import ScriptedModel
 from spass.tools.base import ReportProgress, ignore_progress

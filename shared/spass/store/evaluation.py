@@ -5,21 +5,8 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any, Final, TypeGuard, cast
 
-from spass.aws.attributes import Item, Value
-from spass.aws.writes import (
-    Absent,
-    AllOf,
-    AnyOf,
-    AtMost,
-    Condition,
-    Contains,
-    Equals,
-    Exists,
-    HasSize,
-    Lacks,
-    OneOf,
-    Update,
-)
+from spass.store.attributes import Item, Value
+from spass.store.writes import Absent, AllOf, AnyOf, AtMost, Condition, Contains, Equals, Exists, HasSize, Lacks, OneOf, Update
 
 _MISSING: Final = object()
 

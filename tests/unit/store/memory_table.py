@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from spass.aws.attributes import Item
-from spass.aws.evaluation import apply_update, holds
-from spass.aws.invocation import AwsCall, retry_once
-from spass.aws.keys import Key
-from spass.aws.table import ConditionFailed
-from spass.aws.writes import Update
+from spass.store.attributes import Item
+from spass.store.evaluation import apply_update, holds
+from spass.store.invocation import ServiceCall, retry_once
+from spass.store.keys import Key
+from spass.store.table import ConditionFailed
+from spass.store.writes import Update
 from spass.testing.faults import FaultPlan
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ class MemoryTable:
     async def _call(self, operation: str, run: Callable[[], T]) -> T:
         async def call() -> T:
             self.calls += 1
-            return await self.plan.around(AwsCall("dynamodb", operation, {}), run) if self.plan else run()
+            return await self.plan.around(ServiceCall("dynamodb", operation, {}), run) if self.plan else run()
 
         return await retry_once(call)
 

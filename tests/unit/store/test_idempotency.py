@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from spass.aws.clients import TenantStore
-from spass.aws.idempotency import Claim, IdempotentRequest, StoredAnswer, acquire
-from spass.aws.table import ConditionFailed
-from spass.aws.writes import Put
 from spass.core.ids import TenantId, UserId
+from spass.store.idempotency import Claim, IdempotentRequest, StoredAnswer, acquire
+from spass.store.table import ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Put
 from spass.testing.aws import MemoryAws
 from tests.unit.idempotent_requests import idempotent_request
 

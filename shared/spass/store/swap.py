@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
-from spass.aws.clients import TenantStore
-from spass.aws.commit_marker import commit
-from spass.aws.writes import Check, Put, Update, Write
 from spass.core.errors import SpassError, StorageUnavailable
 from spass.core.time import Deadline
+from spass.store.commit_marker import commit
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Check, Put, Update, Write
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)

@@ -1,4 +1,4 @@
-"""Run every AWS call in a worker thread. A test can make any of them fail (``spass.testing.faults``).
+"""Run every call to a service of AWS in a worker thread. A test can make any of them fail (``spass.testing.faults``).
 
 In production no plan is set, and this costs one read of a context variable per call.
 """
@@ -10,8 +10,8 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from spass.aws.tasks import run_shielded
 from spass.core.errors import StorageUnavailable
+from spass.store.shielded import run_shielded
 
 T = TypeVar("T")
 
@@ -22,8 +22,8 @@ _READS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class AwsCall:
-    """One call. ``parameters`` are those of boto3's method, or of the method of ``TableClient``."""
+class ServiceCall:
+    """A call to a service. ``parameters`` are those of boto3's method, or of the method of ``TableClient``."""
 
     service: str
     operation: str
@@ -38,7 +38,7 @@ class AwsCall:
 class CallPlan(Protocol):
     """A plan of which AWS calls fail, and how."""
 
-    async def around(self, call: AwsCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         """Make ``call`` with ``run`` and return its result, or raise the error that the caller must handle."""
         ...
 
@@ -49,7 +49,7 @@ CALL_PLAN: Final[ContextVar[CallPlan | None]] = ContextVar("spass_call_plan", de
 _threads: Final = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="aws")  # starts its threads on demand
 
 
-async def invoke(call: AwsCall, run: Callable[[], T]) -> T:
+async def invoke(call: ServiceCall, run: Callable[[], T]) -> T:
     """Make one AWS call in a worker thread.
 
     A cancelled caller waits for the end of a write: what it does next must not precede the write's effect. It leaves a read to

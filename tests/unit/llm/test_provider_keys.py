@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from spass.aws.provider_keys import ProviderKeys, RetryTiming
 from spass.core.errors import InternalError, StorageUnavailable
-from tests.unit.aws.virtual_threads import VirtualThreads
+from spass.llm.provider_keys import ProviderKeys, RetryTiming
+from tests.unit.llm.virtual_threads import VirtualThreads
 
 PATH = "/spass/test/"
 NAMES = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "XAI_API_KEY")

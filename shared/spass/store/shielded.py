@@ -1,7 +1,7 @@
-"""Run coroutines shielded from cancellation, or concurrently until the first failure."""
+"""Run coroutines shielded from cancellation."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -23,16 +23,3 @@ async def run_shielded(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
         if not task.cancelled():
             task.exception()  # retrieve it: asyncio logs an error for an exception that is never retrieved
         raise
-
-
-async def run_concurrently(works: Sequence[Coroutine[Any, Any, object]]) -> None:
-    """Run ``works`` concurrently. When one fails, cancel the others, wait for their end, and raise the first failure."""
-    if len(works) == 1:
-        await works[0]
-        return
-    try:
-        async with asyncio.TaskGroup() as group:
-            for work in works:
-                group.create_task(work)
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None

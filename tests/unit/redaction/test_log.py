@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from spass.aws.log import capture_library_logs, failure_line, write_line
 from spass.redaction import text as redaction
+from spass.redaction.log import capture_library_logs, failure_line, write_line
 from tests.unit.calls.planted_secrets import BY_FORMAT, BY_VALUE, SECRETS, leaked_kinds, set_credentials
 
 TEXT_WITH_SECRETS = " ".join(SECRETS.values()) + " /var/task/app.py arn:aws:s3:::private-bucket https://models.internal/x"

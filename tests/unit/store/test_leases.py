@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from spass.aws.leases import LeaseLost, renewing
+from spass.store.leases import LeaseLost, renewing
 from spass.testing.faults import Crash
 
 pytestmark = pytest.mark.anyio

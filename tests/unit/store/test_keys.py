@@ -1,10 +1,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.aws import keys
-from spass.aws.keys import Key
 from spass.core.ids import AgentName, ApprovalId, IndexId, RequestId, SessionId, SummaryId, TenantId, UserId, WorkspaceId
 from spass.core.time import Timestamp
+from spass.store import keys
+from spass.store.keys import Key
 
 TENANTS = st.from_regex(r"[a-z0-9][a-z0-9-]{0,8}", fullmatch=True).map(TenantId)
 USERS = st.from_regex(r"[A-Za-z0-9._@:+-]{1,8}", fullmatch=True).map(UserId)

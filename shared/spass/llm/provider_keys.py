@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from spass.aws.log import failure_line, write_line
 from spass.core.errors import InternalError, StorageUnavailable
+from spass.redaction.log import failure_line, write_line
 
 ReadParameters: TypeAlias = Callable[[Sequence[str]], Mapping[str, str]]
 """Return the values of those of up to ten parameters that exist, by name. It does not retry."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import Field
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from spass.aws.attributes import Value
+from spass.store.attributes import Value
 
 
 class Record(Protocol):

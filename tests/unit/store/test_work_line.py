@@ -5,16 +5,16 @@ from collections.abc import Callable
 
 import pytest
 
-from spass.aws import keys
-from spass.aws.attributes import Item
-from spass.aws.invocation import AwsCall
 from spass.aws.job_targets import JobTargets
-from spass.aws.table import GuardedTable
-from spass.aws.work_line import WorkLine
-from spass.aws.writes import Delete, Put, Update
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
 from spass.core.jobs import WorkKind
+from spass.store import keys
+from spass.store.attributes import Item
+from spass.store.invocation import ServiceCall
+from spass.store.table import GuardedTable
+from spass.store.work_line import WorkLine
+from spass.store.writes import Delete, Put, Update
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 
@@ -28,7 +28,7 @@ A, B = TenantId("a"), TenantId("b")
 class NoQueue(FaultPlan):
     """The queue does not answer."""
 
-    def next_fault(self, call: AwsCall) -> Fault | None:
+    def next_fault(self, call: ServiceCall) -> Fault | None:
         return Fault.THROTTLE if call.operation == "SendMessage" else None
 
 

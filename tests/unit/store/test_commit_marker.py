@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from spass.aws.clients import TenantStore
-from spass.aws.commit_marker import commit
-from spass.aws.keys import used_confirm_token
-from spass.aws.table import TenantTable
-from spass.aws.writes import ITEM_ABSENT, Equals, Put, Update, Write
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
+from spass.store.commit_marker import commit
+from spass.store.keys import used_confirm_token
+from spass.store.table import TenantTable
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Equals, Put, Update, Write
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 

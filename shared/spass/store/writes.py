@@ -1,6 +1,6 @@
 """Writes to the table and their conditions, as data.
 
-``spass.aws.dynamodb`` renders them as DynamoDB's expressions; a table in memory evaluates them directly. A path is the name of an
+``aws.dynamodb`` renders them as DynamoDB's expressions; a table in memory evaluates them directly. A path is the name of an
 attribute, or, with dots, of an entry of a map: ``hold.owner``. No attribute's own name contains a dot.
 """
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from spass.aws.attributes import Value
-from spass.aws.keys import Key
+from spass.store.attributes import Value
+from spass.store.keys import Key
 
 
 class Condition:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from spass.aws.attributes import Item
-from spass.aws.invocation import AwsCall, invoke, retry_once
-from spass.aws.keys import Key, tenant_prefix
-from spass.aws.writes import Delete, Put, Update, Write
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
 from spass.core.time import now_s
+from spass.store.attributes import Item
+from spass.store.invocation import ServiceCall, invoke, retry_once
+from spass.store.keys import Key, tenant_prefix
+from spass.store.writes import Delete, Put, Update, Write
 
 T = TypeVar("T")
 
@@ -180,7 +180,7 @@ class GuardedTable:
         await self._call("TransactWriteItems", self._client.transact, {"writes": writes, "token": token})
 
     async def _call(self, operation: str, method: Callable[..., T], parameters: Mapping[str, object]) -> T:
-        call = AwsCall("dynamodb", operation, parameters)
+        call = ServiceCall("dynamodb", operation, parameters)
         for attempt in range(_CONFLICT_ATTEMPTS):
             try:
                 return await retry_once(lambda: invoke(call, lambda: method(**call.parameters)))

@@ -12,17 +12,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
-from spass.aws import keys
-from spass.aws.attributes import Item, Value
-from spass.aws.clients import TenantStore
-from spass.aws.leases import LEASE_SECONDS, RETRY_SECONDS, LeaseLost
-from spass.aws.table import TTL, ConditionFailed, TransactionFailed
-from spass.aws.writes import ITEM_ABSENT, AtMost, Condition, Delete, Equals, Put, Update, Write
 from spass.core.errors import IdempotencyInProgress, IdempotencyKeyReused, SpassError
 from spass.core.ids import TenantId, UserId, random_suffix
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
 from spass.core.time import now_s
+from spass.store import keys
+from spass.store.attributes import Item, Value
+from spass.store.leases import LEASE_SECONDS, RETRY_SECONDS, LeaseLost
+from spass.store.table import TTL, ConditionFailed, TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, AtMost, Condition, Delete, Equals, Put, Update, Write
 
 A_contra = TypeVar("A_contra", contravariant=True)
 

@@ -8,14 +8,14 @@ exists if and only if the transaction took effect.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from spass.aws import keys
-from spass.aws.attributes import Item
-from spass.aws.clients import TenantStore
-from spass.aws.table import TTL, TransactionFailed
-from spass.aws.writes import ITEM_ABSENT, Put, Write
 from spass.core.errors import StorageUnavailable, storage_timeout
 from spass.core.ids import random_suffix
 from spass.core.time import now_s
+from spass.store import keys
+from spass.store.attributes import Item
+from spass.store.table import TTL, TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Put, Write
 
 _SENDS: Final = 2
 _KEEP_SECONDS: Final = 3600  # longer than any process that may still read the marker
