@@ -23,7 +23,7 @@ from spass.agents.kinds.native_react import NativeReActAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.agents.kinds.server_tools import ServerToolsAgent
 from spass.agents.kinds.simple import SimpleAgent
-from spass.calls.scope import Scope
+from spass.calls.scope import CallReports, Scope
 from spass.core.effects import Infer, ToolOutcome, user
 from spass.core.events import CallEvent, collect
 from spass.core.ids import RequestId, TenantId
@@ -31,7 +31,6 @@ from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, T
 from spass.llm.types import ChatDelta
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.identity import Caller, Identity
-from spass.tools.base import ForwardEvent, ReportProgress
 from spass.tools.side_by_side import run_side_by_side
 
 PEER: Final = ROOT / ".venv-peers" / "bin" / "python"
@@ -102,7 +101,7 @@ class InstantModel:
         return False
 
 
-async def add(call: ToolCall, _: ReportProgress, _forward: ForwardEvent) -> ToolOutcome:
+async def add(call: ToolCall, _: CallReports) -> ToolOutcome:
     message = Message(Role.TOOL, '{"sum": 3}', tool_call_id=call.id)
     return ToolOutcome(call, {"a": 1, "b": 2}, {"sum": 3}, message, 0)
 

@@ -17,11 +17,11 @@ from spass.agents.kinds.axes.structured_json import FACTS_PROMPT
 from spass.agents.kinds.axes.summarize import SUMMARY_PROMPT
 from spass.agents.kinds.base import AgentContext
 from spass.agents.kinds.monitor_operative import MonitorOperativeAgent
+from spass.calls.scope import CallReports
 from spass.core.effects import Infer, Keep, Note, Recall, Recalled, ToolOutcome
 from spass.core.events import CallEvent, collect
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolCallDelta, ToolSpec
 from spass.llm.types import ChatDelta
-from spass.tools.base import ForwardEvent, ReportProgress
 from spass.tools.side_by_side import run_side_by_side
 
 TOOLS: Final = 5
@@ -106,7 +106,7 @@ class TwentyNotes:
         """Forget the state."""
 
 
-async def _look_up(call: ToolCall, _: ReportProgress, _forward: ForwardEvent) -> ToolOutcome:
+async def _look_up(call: ToolCall, _: CallReports) -> ToolOutcome:
     return ToolOutcome(call, {}, RESULT, Message(Role.TOOL, RESULT, tool_call_id=call.id), 0)
 
 

@@ -44,6 +44,7 @@ from spass.tenancy.settings import Cascade
 from spass.testing.rag import build_rag
 from spass.tools.lineage_searcher import LINEAGE_SEARCH
 from spass.tools.toolbox import Toolbox
+from spass.tools.toolset import built_in
 
 GENERATIONS: Final = 5
 TURNS: Final = 60
@@ -123,7 +124,9 @@ class RecallBench:
         self._store = self.aws.for_tenant(TENANT)
         self._sessions = Sessions(cascade, lambda: summarizer)
         rag = build_rag(calls, CONFIG, ObjectCache())
-        self._engine = Engine(calls, Toolbox(rag, cascade, SessionLineageSearcher), rag.reader, cascade)
+        self._engine = Engine(
+            calls, Toolbox(lambda _: (built_in("lineage", lambda _: (SessionLineageSearcher(),)),)), rag.reader, cascade
+        )
 
     async def generations(self, count: int = GENERATIONS) -> list[Generation]:
         """Continue and compact the session ``count`` times, at most ``GENERATIONS``."""

@@ -1,7 +1,7 @@
 """GET /v1/tools: the gateway's own tools."""
 
 from spass.tools.answers import FunctionTool, ToolList
-from spass.web.exchange import CurrentExchange
+from spass.tools.registry import TOOLS, load_tool
 from spass.web.http_function import lambda_handler
 from spass.web.routing import api_router
 
@@ -9,10 +9,9 @@ router = api_router()
 
 
 @router.get("/v1/tools")
-async def list_tools(exchange: CurrentExchange) -> ToolList:
+async def list_tools() -> ToolList:
     """List all tools, with the descriptions that a model reads."""
-    toolbox = exchange.services.toolbox
-    return ToolList(tools=[FunctionTool.of(tool) for tool in toolbox.specs(toolbox.names)])
+    return ToolList(tools=[FunctionTool.of(load_tool(name).spec()) for name in TOOLS])
 
 
 handler = lambda_handler(router)

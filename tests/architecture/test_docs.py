@@ -25,10 +25,8 @@ from spass.completions.chat_request import ChatCompletionRequest
 from spass.core.effects import ToolOutcome
 from spass.core.messages import ToolCall
 from spass.tenancy.config import GatewayConfig, TenantDefaults, load_gateway_config
-from spass.tenancy.settings import Cascade
 from spass.tools import registry
-from spass.tools.toolbox import Toolbox
-from tests.unit.tools.fakes import FakeReader, rag_with, scope_for
+from tests.unit.tools.fakes import scope_for, toolbox_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
@@ -119,7 +117,7 @@ def test_the_example_of_an_agent_that_searches_its_lineage_is_valid(tmp_path: Pa
 def test_the_table_of_tools_has_every_tool_with_its_category_and_its_arguments() -> None:
     documented = re.findall(r"(?m)^\| `(\w+)` \| (\w+) \| (.*?) \| .+ \|$", TOOLS_PAGE.split("## All tools", 1)[1])
     expected = []
-    for spec in (registry.load_tool(path).spec() for path in registry.TOOLS.values()):
+    for spec in (registry.load_tool(name).spec() for name in registry.TOOLS):
         required = cast("Sequence[str]", spec.parameters.get("required", ()))
         names = cast("Mapping[str, object]", spec.parameters["properties"])
         expected.append((spec.name, spec.category, ", ".join(f"`{name}{'' if name in required else '?'}`" for name in names)))
@@ -131,9 +129,8 @@ def test_the_table_of_tools_has_every_tool_with_its_category_and_its_arguments()
 def test_the_example_of_a_tool_runs_unchanged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     section = EXTENDING.split("## Add a tool\n", 1)[1].split("\n## ", 1)[0]
     source, line = re.findall(r"```(?:python|text)\n(.*?)```", section, re.DOTALL)
-    (name, target), *others = cast("dict[str, str]", yaml.safe_load(f"{{{line}}}")).items()
-    assert not others
-    module = target.partition(":")[0]
+    ((name, toolset),) = re.findall(r'"(\w+)": ToolEntry\("(\w+)"\),\n', line)
+    module = f"spass.tools.builtin.{name}"
     assert f"`shared/{module.replace('.', '/')}.py`" in section
 
     path = tmp_path / "tool.py"
@@ -144,14 +141,14 @@ def test_the_example_of_a_tool_runs_unchanged(monkeypatch: pytest.MonkeyPatch, t
     tool_module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool_module)
     monkeypatch.setitem(sys.modules, module, tool_module)
-    monkeypatch.setitem(cast("dict[str, str]", registry.TOOLS), name, target)
+    monkeypatch.setitem(cast("dict[str, registry.ToolEntry]", registry.TOOLS), name, registry.ToolEntry(toolset))
 
     def answer(arguments: str) -> ToolOutcome:
         return asyncio.run(toolbox.execute(scope_for(), ToolCall("c1", name, arguments), allowed=[name]))
 
-    toolbox = Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()))
+    toolbox = toolbox_of()
     try:
-        (tool_spec,) = toolbox.specs([name], scope_for().caller.identity)
+        (tool_spec,) = toolbox.specs(scope_for(), [name])
         assert tool_spec.description.startswith("Tells when a shop is open.")
         assert answer('{"city": "Berlin"}').result == {"city": "Berlin", "open": "9 to 18"}
         assert answer('{"city": "Rome"}').result == {

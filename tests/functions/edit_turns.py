@@ -19,11 +19,11 @@ import pytest
 
 from spass.agents.registry import AgentRegistry
 from spass.agents.spec import AgentSpec, file_model
+from spass.calls.scope import ReportProgress
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.sandbox.child_process import ChildProcess
 from spass.testing.model import ScriptedModel
-from spass.tools.base import ReportProgress
 from spass.tools.editor import aider
 from spass.tools.editor.aider import AiderEditor
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit

@@ -15,13 +15,13 @@ from starlette.types import Message as AsgiMessage
 
 from functions.streams import get, stop
 from spass.agents.interrupt import StopSignal
+from spass.calls.scope import ReportProgress
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCallDelta
 from spass.llm.errors import BackendContextLength
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.store.invocation import ServiceCall
 from spass.store.shielded import run_shielded
 from spass.testing.model import ScriptedModel
-from spass.tools.base import ReportProgress
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
 from spass.tools.search.engine import SearchEngine, SearchResult
 from spass.web.app import create_app

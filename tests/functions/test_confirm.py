@@ -1,12 +1,14 @@
 """Two-step tools over HTTP: previews, confirm tokens and replays."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import pytest
 
 from spass.core.errors import StorageUnavailable
 from spass.core.time import now_s
 from spass.store.idempotency import Claim, StoredAnswer
+from spass.tools.gateway import gateway_toolsets
 from spass.tools.toolbox import Toolbox
 from tests.functions.gateway import Gateway, Reply
 
@@ -53,7 +55,7 @@ def test_a_token_is_refused_for_another_call_user_or_tenant(gateway: Gateway, co
 def set_clock(gateway: Gateway, now: int) -> None:
     """Let the confirm tokens of ``gateway`` read ``now`` from their clock."""
     services = gateway.services
-    services.toolbox = Toolbox(services.rag, services.cascade, clock=lambda: now)
+    services.toolbox = Toolbox(partial(gateway_toolsets, services), clock=lambda: now)
 
 
 def test_an_expired_token_has_its_own_error_code(gateway: Gateway, confirmed: dict[str, object]) -> None:

@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 
+from spass.calls.scope import ReportProgress
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import Answer as ModelAnswer
-from spass.tools.base import ReportProgress
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
 from tests.functions.stopped_turns import StoppedChats
 from tests.simulated.chats import Answer, virtual_clocks

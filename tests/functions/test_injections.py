@@ -8,6 +8,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.time import now_s
 from spass.testing.aws import MemoryAws
 from spass.tools.confirm_tokens import CONFIRM_SECONDS, ConfirmedOperation, ConfirmTokens, TokenRedemption
+from spass.tools.gateway import gateway_toolsets
 from spass.tools.toolbox import Toolbox
 from spass.web.services import Services
 from tests.functions.gateway import CONFIG, Gateway, Reply
@@ -136,7 +138,7 @@ def harness(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Injec
         services.aws = gateway.aws
         monkeypatch.setattr(gateway, "services", services)
         harness = InjectionHarness(gateway, model, now_s())
-        services.toolbox = Toolbox(services.rag, services.cascade, lambda: services.lineage_search, clock=lambda: harness.now)
+        services.toolbox = Toolbox(partial(gateway_toolsets, services), clock=lambda: harness.now)
         _record_tokens(harness, monkeypatch)
         harness.restore()
         harness.send("/a1/rag/indices/notes/documents", NOTES, token="other-token")

@@ -189,7 +189,7 @@ class Asker:
     def _tools(self, choice: AgentChoice) -> tuple[str, ...]:
         tools = choice.tools or ()
         try:
-            self._toolbox.specs(tools)
+            self._toolbox.check(tools)
         except ToolNotFound as error:
             raise ToolNotFound(error.message, param="tools") from None
         return tools

@@ -6,11 +6,13 @@ from contextlib import aclosing
 from spass.agents.engine import Engine
 from spass.agents.nested_calls import end_open_calls
 from spass.agents.registry import AgentRegistry
+from spass.calls.scope import CallReports, Scope
 from spass.core.errors import Internal, SpassError, StorageUnavailable
 from spass.core.events import Event, Failed, Nested, Outcome, ToolCallFinished, ToolCallStarted, ToolProgress
 from spass.redaction.log import failure_line, write_line
-from spass.tools.base import ToolContext, ToolError
+from spass.tools.base import ToolError
 from spass.tools.delegates import Delegation
+from spass.tools.grants import Grants
 from spass.tools.outcomes import waiting_results
 
 
@@ -21,8 +23,8 @@ class AgentDelegates:
         self._engine = engine
         self._agents = agents
 
-    async def run(self, context: ToolContext, agent: str, task: str) -> Delegation:
-        """Let ``agent`` do ``task`` within the call of ``context``, and return what it did.
+    async def run(self, scope: Scope, grants: Grants, agent: str, task: str) -> Delegation:
+        """Let ``agent`` do ``task`` within the call of ``scope``, and return what it did.
 
         The agent has its own prompt, model, tools, paths and approvals, and the workspace, the user and the rights of the caller.
         If this is cancelled, the agent's model connection and its calls are closed.
@@ -34,32 +36,32 @@ class AgentDelegates:
             StorageUnavailable: the outer turn cannot continue either.
         """
         spec = self._agents().get(agent)
-        events = self._engine.run(context.scope.nested(), spec, task, nested_in=context.grants)
+        events = self._engine.run(scope.nested(), spec, task, nested_in=grants)
         collected = Outcome()
         try:
-            await _follow(events, collected, context, agent)
+            await _follow(events, collected, scope.reports, agent)
         except StorageUnavailable:
             raise
         except SpassError as error:
             if isinstance(error, Internal):
-                write_line(failure_line(error, context.scope.caller.request_id))
+                write_line(failure_line(error, scope.caller.request_id))
             raise _readable(error, agent, _delegation(collected)) from None
         return _delegation(collected)
 
 
-async def _follow(events: AsyncGenerator[Event, None], collected: Outcome, context: ToolContext, agent: str) -> None:
+async def _follow(events: AsyncGenerator[Event, None], collected: Outcome, reports: CallReports, agent: str) -> None:
     """Collect the ``events`` of the delegate and forward those of its calls. Each call that starts ends, whatever happens.
 
     Raises:
         SpassError: the delegate failed.
     """
-    with end_open_calls(context.forward) as forward:
+    with end_open_calls(reports.forward) as forward:
         async with aclosing(events):
             async for event in events:
                 collected.add(event)
                 match event:
                     case ToolCallStarted() | ToolProgress() | ToolCallFinished():
-                        forward(Nested(agent, context.call_id, event))
+                        forward(Nested(agent, reports.call_id, event))
                     case Nested():
                         forward(event)
                     case Failed(error):

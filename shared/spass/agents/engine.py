@@ -118,7 +118,7 @@ class Engine:
         scope = replace(scope, agent=AgentName(spec.name), kind=spec.kind)
         agent = _without_blank_prompt(spec.build())
         grants = replace(spec.grants, workspace=_workspace(scope, spec, nested_in))
-        specs = self._toolbox.specs(spec.tools, scope.caller.identity) if agent.accepts_tools else ()
+        specs = self._toolbox.specs(scope, spec.tools) if agent.accepts_tools else ()
         defaults = _defaults(agent, spec, specs)
         names = tuple(tool.name for tool in specs)
         run_tools = partial(self._toolbox.run_all, allowed=names, model=spec.model, grants=grants, memory=memory)

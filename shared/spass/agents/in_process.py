@@ -28,16 +28,18 @@ from spass.sandbox.harnesses.service import Harnesses
 from spass.sandbox.launchers import select_sandbox
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.identity import Caller, Identity
-from spass.tenancy.settings import Cascade
-from spass.tools.base import Rag
 from spass.tools.chat_models import ChatModels
-from spass.tools.registry import GATEWAY_TOOLS, MEMORY_TOOLS, TOOLS
+from spass.tools.gateway import require_memory
+from spass.tools.registry import TOOLS
 from spass.tools.search.engine import SearchEngine
 from spass.tools.toolbox import Toolbox
+from spass.tools.toolset import built_in
 
 if TYPE_CHECKING:
     from spass.store.table import TenantTable
 
+_TOOLSETS: Final = ("plain", "models", "code", "web", "wikipedia", "notes")
+"""The toolsets that work without a gateway."""
 _TENANT: Final = TenantId(ROUTE)
 
 
@@ -69,12 +71,12 @@ def driver(
 
 def _check_tool(name: str, memory: ProcessMemory | None) -> None:
     if name not in TOOLS:
-        usable = ", ".join(tool for tool in TOOLS if tool not in GATEWAY_TOOLS)
+        usable = ", ".join(tool for tool in TOOLS if TOOLS[tool].toolset in _TOOLSETS)
         raise ToolNotFound(f"There is no tool {name!r:.80}. Use one of: {usable}.", param="tools")
-    if name in GATEWAY_TOOLS:
+    if TOOLS[name].toolset not in _TOOLSETS:
         advice = "Ask an agent of a gateway, which has it, with spass.Spass().ask."
         raise InvalidRequest(f"The tool {name!r} needs what a gateway stores. {advice}", param="tools")
-    if name in MEMORY_TOOLS and memory is None:
+    if TOOLS[name].toolset == "notes" and memory is None:
         raise InvalidRequest(f"The tool {name!r} needs a memory. Call driver(…, memory=ProcessMemory()).", param="tools")
 
 
@@ -114,21 +116,21 @@ class _InProcessDriver:
         if memory is not None:
             memory.begin()
         earlier = memory.conversation if memory is not None else ()
-        specs = self._toolbox.specs(self.tools) if agent.accepts_tools else ()
+        scope = self._scope()
+        specs = self._toolbox.specs(scope, self.tools) if agent.accepts_tools else ()
         names = tuple(spec.name for spec in specs)
         whole = replace(context, conversation=(*earlier, *context.conversation), tools=names, specs=specs)
         defaults = ChatRequest(self.model, (), specs, temperature=agent.temperature, max_tokens=agent.max_tokens)
         outcome = Outcome()
         with log_to_stderr():
-            async with aclosing(self._driver(defaults, input, memory).run(agent, input, whole)) as events:
+            async with aclosing(self._driver(scope, defaults, input, memory).run(agent, input, whole)) as events:
                 async for event in events:
                     outcome.add(event)
                     if isinstance(event, TurnFinished) and memory is not None:
                         memory.commit((Message(Role.USER, input), *outcome.messages))
                     yield event
 
-    def _driver(self, defaults: ChatRequest, input: str, memory: ProcessMemory | None) -> Driver:
-        scope = self._scope()
+    def _driver(self, scope: Scope, defaults: ChatRequest, input: str, memory: ProcessMemory | None) -> Driver:
         infer = InferPerformer(self.calls, scope, defaults)
         names = tuple(spec.name for spec in defaults.tools)
         run_tools = partial(self._toolbox.run_all, allowed=names, model=self.model, memory=memory)
@@ -154,11 +156,14 @@ class _InProcessDriver:
 
     @cached_property
     def _toolbox(self) -> Toolbox:
-        config = self.calls.config
+        config, models = self.calls.config, ChatModels(self.calls, self.calls.config)
         return Toolbox(
-            cast("Rag", None),  # the tools that use it are refused
-            Cascade(config),
-            chat_models=lambda: ChatModels(self.calls, config),
-            search_engine=lambda: SearchEngine(config.search, self.calls.key_of),
-            sandbox=select_sandbox,
+            lambda turn: (
+                built_in("plain"),
+                built_in("models", lambda _: (models, turn.model)),
+                built_in("code", lambda _: (select_sandbox(),)),
+                built_in("web", lambda _: (SearchEngine(config.search, self.calls.key_of),)),
+                built_in("wikipedia"),
+                built_in("notes", lambda _: (require_memory(turn.memory),)),
+            )
         )

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from spass.calls.scope import ForwardEvent
 from spass.core.effects import ToolOutcome
 from spass.core.events import Nested, ToolCallFinished, ToolCallStarted
 from spass.core.ids import ApprovalId
 from spass.core.messages import ToolCall
-from spass.tools.base import ForwardEvent
 from spass.tools.outcomes import outcome_of_failure
 
 

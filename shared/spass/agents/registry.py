@@ -21,8 +21,9 @@ from spass.tenancy.config import GatewayConfig
 from spass.tenancy.config_problem import ConfigProblem, display_path
 from spass.tenancy.yaml_source import ConfigError, YamlSource, load_yaml, validate
 from spass.tools.grants import DELETES
-from spass.tools.registry import GATED_TOOLS, WORKSPACE_TOOLS
+from spass.tools.registry import TOOLS, Trait
 
+_GATED: Final = sorted(name for name, entry in TOOLS.items() if Trait.GATED in entry.traits)
 _LIST: Final = "agents"  # the scope of its cursors; agents are the same for all tenants
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _FIX_HINT: Final = "Add it to gateway.yaml, or set SPASS_AGENTS to a folder of agents that use its models"
@@ -136,7 +137,7 @@ def _notices(source: YamlSource, agent: AgentSpec, *, accepts_tools: bool) -> It
     if agent.grants.delegates and "delegate" not in agent.tools:
         yield source.problem(("delegates",), "only the tool 'delegate' uses these names; add it to tools")
     for position, name in enumerate(agent.grants.approval):
-        if name in GATED_TOOLS and name not in agent.tools:
+        if name in _GATED and name not in agent.tools:
             message = f"the agent does not have the tool '{name}'; add it to tools, or remove it here"
             yield source.problem(("approval", position), message)
     if "aider_edit" in agent.tools and not agent.grants.paths.write:
@@ -189,13 +190,13 @@ def _grant_problems(source: YamlSource, agent: AgentSpec) -> Iterator[ConfigProb
     """Yield what the tools of the agent lack, and the names in ``approval`` that cannot wait for an approval."""
     grants = agent.grants
     for position, tool in enumerate(agent.tools):
-        if tool in WORKSPACE_TOOLS and grants.workspace is None:
+        if tool in TOOLS and Trait.WORKSPACE in TOOLS[tool].traits and grants.workspace is None:
             message = f"the tool '{tool}' needs a workspace; add a line such as 'workspace: default'"
             yield source.problem(("tools", position), message)
         if tool == "delegate" and not grants.delegates:
             message = "the tool 'delegate' needs the names of agents; add a line such as 'delegates: [researcher]'"
             yield source.problem(("tools", position), message)
-    gates = [DELETES, *sorted(GATED_TOOLS)]
+    gates = [DELETES, *_GATED]
     for position, name in enumerate(grants.approval):
         if name not in gates:
             hint = did_you_mean(name, gates) or f"; write one of {', '.join(gates)}"

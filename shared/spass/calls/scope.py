@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Final, Self, TypedDict
+from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypedDict
 
 from spass.core.bus import EMPTY_BUS, EventBus
 from spass.core.cost import CostTally
@@ -11,6 +11,9 @@ from spass.core.time import Deadline, Timestamp, now
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.scalars import ANY_MODEL
+
+if TYPE_CHECKING:
+    from spass.core.events import Nested
 
 REQUEST_SECONDS: Final = 270.0
 """The deadline of a request, including all retries and sub-calls."""
@@ -73,6 +76,28 @@ class Delegations:
         return self.count <= limit
 
 
+ReportProgress: TypeAlias = Callable[[str], None]
+"""Tell the client one line about the progress of a call. Call it in the event loop."""
+ForwardEvent: TypeAlias = Callable[["Nested"], None]
+"""Tell the client about work within a call. Call it in the event loop."""
+
+
+def report_nothing(_: object) -> None:
+    """Do nothing: no client follows this call."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallReports:
+    """What the call ``call_id``, which is a model's id, tells the client while it runs."""
+
+    call_id: str = ""
+    progress: ReportProgress = report_nothing
+    forward: ForwardEvent = report_nothing
+
+
+NO_REPORTS: Final = CallReports()
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The scope of one request or job.
@@ -83,7 +108,7 @@ class Scope:
     acted (``CostTally``). With ``bypass_cache``, the tenant's settings are read from the table and not from the cache, because an
     admin may have changed them through another process a moment ago. ``kind`` is the key of the agent's kind. ``bus`` gets the
     events of the calls. ``sleep`` waits (seconds) for capacity before the first model call, and ends the work if nobody waits for
-    its answer any more; None always sleeps.
+    its answer any more; None always sleeps. ``reports`` are those of the tool call for which the work is done.
     """
 
     caller: Caller
@@ -101,6 +126,7 @@ class Scope:
     bus: EventBus = EMPTY_BUS
     delegations: Delegations = field(default_factory=Delegations)
     sleep: Callable[[float], Awaitable[None]] | None = None
+    reports: CallReports = NO_REPORTS
 
     @classmethod
     def for_request(
@@ -178,9 +204,9 @@ class Scope:
         """Return ``sleep`` until the request has called a chat model or a tool."""
         return None if self.tally.has_acted else self.sleep
 
-    def for_call(self, call: RequestId) -> "Scope":
+    def for_call(self, call: RequestId, reports: CallReports = NO_REPORTS) -> "Scope":
         """Return the scope of the work that is done for ``call``."""
-        return replace(self, parent=call)
+        return replace(self, parent=call, reports=reports)
 
     def nested(self) -> "Scope":
         """Return the scope of an agent that works for the call of this scope: one level deeper, with a part of its tally.

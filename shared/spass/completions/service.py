@@ -116,7 +116,7 @@ class Completions:
         from spass.completions.server_tools import ServerTools
 
         toolbox = self._toolbox()
-        specs = toolbox.specs(names, scope.caller.identity)
+        specs = toolbox.specs(scope, names)
         return ServerTools(toolbox, specs) if specs else None
 
     async def embed(self, scope: Scope, request: EmbeddingsRequest) -> EmbeddingList:

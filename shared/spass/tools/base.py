@@ -5,40 +5,26 @@ prompts: they are all that a model knows about the tool.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TypeAlias, cast
 
 from pydantic import Field
 
-from spass.calls.scope import Scope
-from spass.core.events import Nested
-from spass.core.ids import DOCUMENT_ID, RAG_ID, ApprovalId, WorkspaceId
+from spass.core.ids import DOCUMENT_ID, RAG_ID, ApprovalId
 from spass.core.messages import Json, ToolSpec
-from spass.tenancy.settings import Cascade
 from spass.tenancy.strict_body import StrictBody
-from spass.tools.confirm_tokens import ConfirmTokens, RecordResult
-from spass.tools.grants import NO_GRANTS, Grants
-from spass.tools.lineage_searcher import LineageSearcher
 
 if TYPE_CHECKING:  # most of these import numpy, which the description of a tool does not need
-    from spass.approvals.ending import Ending
-    from spass.core.code_calls import Sandbox
-    from spass.core.memory import Memory
     from spass.rag.index.embedding import Embedder
     from spass.rag.search.reader import Reader
     from spass.rag.write.delete import IndexDeleter
     from spass.rag.write.writer import Writer
-    from spass.tools.chat_models import ChatModels
-    from spass.tools.delegates import Delegates
-    from spass.tools.editor.protocol import Editor
-    from spass.tools.search.engine import SearchEngine
-    from spass.workspaces.service import Workspaces
 
 TOOL_UNAVAILABLE: Final = "tool_unavailable"
 TOOL_FAILED: Final = "tool_failed"
-NO_OPERATOR: Final = "no_operator"
 
 
 class ToolError(Exception):
@@ -71,123 +57,29 @@ class Rag:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolReply:
-    """The result of a call with what belongs to it, which no model receives: ``ToolOutcome`` describes the fields."""
+class CallResult:
+    """The result of a call with what belongs to it, which no model receives: ``ToolOutcome`` describes the fields. ``code`` is
+    that of the error, if the call failed."""
 
     result: Json
     rich: tuple[Json, ...] = ()
     approval: Mapping[str, Json] | None = None
     waiting: tuple[ApprovalId, ...] = ()
     versions: tuple[int, ...] = ()
+    code: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.code is not None
+
+    @property
+    def error(self) -> Mapping[str, Json]:
+        """Return the error of a failed call: its ``code`` and ``message``."""
+        return cast("Mapping[str, Mapping[str, Json]]", self.result)["error"]
 
 
-ReportProgress: TypeAlias = Callable[[str], None]
-"""Tell the client one line about the progress of a call. Call it in the event loop."""
-
-
-ForwardEvent: TypeAlias = Callable[[Nested], None]
-"""Tell the client about work within a call. Call it in the event loop."""
-
-
-def ignore_progress(_text: str) -> None:
-    """Do nothing: no client follows this call."""
-
-
-def ignore_event(_event: Nested) -> None:
-    """Do nothing: no client follows this call."""
-
-
-def search_wikipedia() -> "SearchEngine":
-    """Return the search engine of a gateway that names no provider."""
-    from spass.tenancy.config import SearchConfig
-    from spass.tools.search.engine import SearchEngine
-
-    return SearchEngine(SearchConfig(), lambda _: None)
-
-
-def open_workspaces() -> "Workspaces":
-    """Return the workspaces of a process that keeps none in memory."""
-    from spass.workspaces.service import Workspaces
-
-    return Workspaces()
-
-
-def no_editor() -> "Editor":
-    """Refuse a call: this process has no editor.
-
-    Raises:
-        ToolError: always.
-    """
-    raise ToolError("This gateway has no editor. Say which changes you would make.", code=TOOL_UNAVAILABLE)
-
-
-def no_delegates() -> "Delegates":
-    """Refuse a call: this process runs no agents for tools.
-
-    Raises:
-        ToolError: always.
-    """
-    raise ToolError("This gateway has no delegates. Do the task yourself.", code=TOOL_UNAVAILABLE)
-
-
-def refuse_code() -> "Sandbox":
-    """Return the sandbox of a process that runs no code."""
-    from spass.sandbox.none import no_sandbox
-
-    return no_sandbox()
-
-
-@dataclass(frozen=True, slots=True)
-class ToolContext:
-    """The dependencies of a tool call. A tool acts only within the tenant of ``scope``.
-
-    ``record_result`` returns the writes that a change must include in its transaction, so that the result is stored with it.
-    ``lineage_searcher`` creates the searcher at its first use; None outside of sessions. ``default_model`` is the model that made
-    the call, if a model did. ``grants`` is what the agent's file lets its tools do; a call over HTTP has none. A tool that takes
-    long calls ``report_progress`` while it runs. A tool whose work makes calls of its own passes their events to ``forward``, as
-    work within the call ``call_id``. ``call`` is the call itself, while it runs. ``memory`` is that of the operator that runs.
-    """
-
-    scope: Scope
-    rag: Rag
-    cascade: Cascade
-    confirm_tokens: ConfirmTokens = field(default_factory=ConfirmTokens)
-    record_result: RecordResult | None = None
-    lineage_searcher: Callable[[], LineageSearcher] | None = None
-    chat_models: "Callable[[], ChatModels] | None" = None
-    search_engine: "Callable[[], SearchEngine]" = search_wikipedia
-    workspaces: "Callable[[], Workspaces]" = open_workspaces
-    editor: "Callable[[], Editor]" = no_editor
-    delegates: "Callable[[], Delegates]" = no_delegates
-    sandbox: "Callable[[], Sandbox]" = refuse_code
-    default_model: str | None = None
-    report_progress: ReportProgress = ignore_progress
-    forward: ForwardEvent = ignore_event
-    call_id: str = ""
-    call: "Tool | None" = None
-    grants: Grants = NO_GRANTS
-    memory: "Memory | None" = None
-
-    def require_workspace(self) -> WorkspaceId:
-        """Return the workspace of the turn.
-
-        Raises:
-            ToolError: the call has none.
-        """
-        if self.grants.workspace is None:
-            raise ToolError("This tool needs an agent with a workspace. Answer without it.", code=TOOL_UNAVAILABLE)
-        return self.grants.workspace
-
-    def require_memory(self) -> "Memory":
-        """Return the memory of the operator whose turn it is.
-
-        Raises:
-            ToolError: the call is not made in the turn of an operator.
-        """
-        if self.memory is None:
-            raise ToolError("This tool needs an operator, and none runs here. Answer without it.", code=NO_OPERATOR)
-        return self.memory
-
+Returned: TypeAlias = "Json | CallResult"
+"""What a tool returns: its result alone, or with what belongs to it."""
 
 IndexIdField: TypeAlias = Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]
 DocumentIdField: TypeAlias = Annotated[
@@ -196,7 +88,7 @@ DocumentIdField: TypeAlias = Annotated[
 
 
 class Tool(StrictBody):
-    """One call of a tool, with validated arguments."""
+    """One call of a tool, with validated arguments. The name of the class tells the tool's: ``RagQuery`` is ``rag_query``."""
 
     tool_name: ClassVar[str]
     category: ClassVar[str] = "other"
@@ -206,30 +98,27 @@ class Tool(StrictBody):
     admin_only: ClassVar[bool] = False
     """True if only an admin's token may call the tool. A tool must not give its caller a right that the HTTP routes deny."""
 
-    def time_limit(self, _: ToolContext, /) -> float:
-        """Return the seconds after which this call is cancelled."""
-        return self.timeout
-
-    async def run(self, context: ToolContext, /) -> "Json | ToolReply":
-        """Return the result as JSON, or a reply that also has what people see.
+    if TYPE_CHECKING:  # pydantic would evaluate these types
+        run: ClassVar[Callable[..., Awaitable[Returned]]]
+        """``async def run(self, scope, *needs)`` returns the result. ``needs`` is what the toolset holds for the tool. A
+        tool acts only within the tenant of ``scope``.
 
         Raises:
             ToolError: the model reads its message instead of a result.
             SpassError: the model reads its code and message.
         """
-        raise NotImplementedError
-
-    async def run_approved(self, context: ToolContext, effect: Mapping[str, Json], ending: "Ending", /) -> "Json | ToolReply":
-        """Run the call that was stored with ``effect``, and end its approval in the transaction of the change. Return the result.
-        By default, the effect is the change of a workspace.
+        run_approved: ClassVar[Callable[..., Awaitable[Returned]]]
+        """``async def run_approved(self, effect, ending, scope, *needs)`` of a gated tool makes the change that was stored as
+        ``effect``, and ends its approval by ``ending`` in the same transaction.
 
         Raises:
             ToolError, SpassError: the call failed; nothing was changed, and the approval has not ended.
             ApprovalDecided: another decision ended the approval.
         """
-        from spass.tools.workspace_change import run_approved_change
 
-        return await run_approved_change(context, effect, ending)
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.tool_name = re.sub(r"(?<=.)(?=[A-Z])", "_", cls.__name__).lower()
 
     @classmethod
     @cache

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from spass.calls.scope import Scope
 from spass.core.ids import ApprovalId
 from spass.core.messages import FinishReason, Json
-from spass.tools.base import ToolContext
+from spass.tools.grants import Grants
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,9 @@ class Delegation:
 class Delegates(Protocol):
     """Run agents within calls of other agents."""
 
-    async def run(self, context: ToolContext, agent: str, task: str) -> Delegation:
-        """Let ``agent`` do ``task`` within the call of ``context``, and return what it did. Its calls are forwarded.
+    async def run(self, scope: Scope, grants: Grants, agent: str, task: str) -> Delegation:
+        """Let ``agent`` do ``task`` within the call of ``scope`` by an agent with ``grants``. Return what it did. Its calls are
+        forwarded.
 
         Raises:
             ToolError, SpassError: the agent cannot run for this caller, or it failed.

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Sequence
 
-from spass.tools.base import ToolContext
+from spass.tools.agent_workspace import AgentWorkspace
 from spass.workspaces.change import Body, ChangedFile
 from spass.workspaces.paths import show
 from spass.workspaces.text import has_visible
 from spass.workspaces.tree import TreeAt
 
 
-async def find_loss(context: ToolContext, at: TreeAt, files: Sequence[ChangedFile]) -> str | None:
+async def find_loss(workspace: AgentWorkspace, at: TreeAt, files: Sequence[ChangedFile]) -> str | None:
     """Return a sentence that names a file which a change of the tree ``at`` removes, leaves without a visible character, or gives
     a content that it had in an earlier version. None: there is no such file.
 
@@ -21,7 +21,7 @@ async def find_loss(context: ToolContext, at: TreeAt, files: Sequence[ChangedFil
     if named := _name(files, _empties):
         return f"It leaves no visible character in {named}."
     written = {file.path: file.after for file in files if isinstance(file.after, Body)}
-    older = await context.workspaces().find_older(context.scope.store, context.require_workspace(), at, written)
+    older = await workspace.workspaces.find_older(workspace.scope.store, workspace.id, at, written)
     return f"It brings an older content of {show(older)} back." if older is not None else None
 
 

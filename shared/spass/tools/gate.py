@@ -12,7 +12,7 @@ from spass.calls.scope import CurrentSession, Scope
 from spass.core.errors import ApprovalDecided, ConfirmTokenInvalid, SpassError
 from spass.core.messages import Json
 from spass.store.writes import Write
-from spass.tools.base import ToolContext, ToolError, ToolReply
+from spass.tools.base import CallResult, ToolError
 from spass.tools.consent import WriteResult, to_result
 from spass.tools.previews import Preview
 from spass.tools.results import truncate_result
@@ -41,11 +41,11 @@ def check_can_wait(scope: Scope) -> CurrentSession:
 
 
 async def request_approval(
-    context: ToolContext,
+    scope: Scope,
     tool: str,
     call: StoredCall,
     preview: Preview,
-) -> ToolReply:
+) -> CallResult:
     """Store ``call`` of ``tool`` until a person decides, who sees ``preview``. Return what the model reads instead of its result.
 
     Raises:
@@ -53,7 +53,7 @@ async def request_approval(
         SessionBusy: the turn has lost its session; nothing is stored.
         StorageUnavailable: whether the call is stored is unknown.
     """
-    session, scope, now = check_can_wait(context.scope), context.scope, time.time()
+    session, now = check_can_wait(scope), time.time()
     if scope.agent is None:
         raise RuntimeError("only an agent's file can gate a call")
     approval = Approval.new(
@@ -78,7 +78,7 @@ async def request_approval(
         "message": "Nothing has been changed yet. The user was asked to approve this call, which then runs exactly as previewed. "
         "You cannot approve it. Do not make the call again; continue without its result, and say what waits for approval.",
     }
-    return ToolReply(result, approval.rich, ApprovalView.of(approval, now).to_dict(), (approval.id,))
+    return CallResult(result, approval.rich, ApprovalView.of(approval, now).to_dict(), (approval.id,))
 
 
 @dataclass(frozen=True, slots=True)

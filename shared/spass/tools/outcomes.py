@@ -1,18 +1,15 @@
 """The results of tool calls, and of calls that failed: a failed call has the result ``{"error": {"code", "message"}}``."""
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, cast
 
 from spass.core.effects import ToolOutcome
 from spass.core.errors import InternalError, SpassError
-from spass.core.ids import ApprovalId
 from spass.core.messages import Json, Message, Role, ToolCall
 from spass.metering import audit
 from spass.tools import arguments as tool_arguments
 from spass.tools.arguments import InvalidArguments
-from spass.tools.base import ToolError, ToolReply
+from spass.tools.base import CallResult, ToolError
 from spass.tools.results import truncate_result, truncate_rich
 
 _CANCELLED: Final = ToolError(
@@ -22,44 +19,14 @@ _CANCELLED: Final = ToolError(
 _BROKEN: Final = ToolError("The tool failed because of an error in the gateway.", code=InternalError.code)
 
 
-@dataclass(frozen=True, slots=True)
-class CallResult:
-    """The result of a call, and what the call's tool adds to it (``ToolReply``). ``code`` is that of the error, if it failed."""
-
-    result: Json
-    code: str | None = None
-    rich: tuple[Json, ...] = ()
-    approval: Mapping[str, Json] | None = None
-    waiting: tuple[ApprovalId, ...] = ()
-    versions: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, returned: "Json | ToolReply") -> "CallResult":
-        """Return the result that a tool has ``returned``."""
-        if isinstance(returned, ToolReply):
-            return cls(
-                returned.result, None, truncate_rich(returned.rich), returned.approval, returned.waiting, returned.versions
-            )
-        return cls(returned)
-
-    @property
-    def failed(self) -> bool:
-        return self.code is not None
-
-    @property
-    def error(self) -> Mapping[str, Json]:
-        """Return the error of a failed call: its ``code`` and ``message``."""
-        return cast("Mapping[str, Mapping[str, Json]]", self.result)["error"]
-
-
 def error_result(error: ToolError | SpassError) -> CallResult:
     """Return ``error`` as a result that the model reads."""
     body: dict[str, Json] = {"code": error.code, "message": error.message}
     if isinstance(error, InvalidArguments) and error.errors:
         body["errors"] = [*error.errors]
     if isinstance(error, ToolError):
-        return CallResult({"error": body}, error.code, waiting=error.waiting, versions=error.versions)
-    return CallResult({"error": body}, error.code)
+        return CallResult({"error": body}, waiting=error.waiting, versions=error.versions, code=error.code)
+    return CallResult({"error": body}, code=error.code)
 
 
 def outcome_of(call: ToolCall, result: CallResult, duration_ms: int = 0) -> ToolOutcome:
@@ -74,7 +41,7 @@ def outcome_of(call: ToolCall, result: CallResult, duration_ms: int = 0) -> Tool
         message,
         duration_ms,
         not result.failed,
-        result.rich,
+        truncate_rich(result.rich),
         result.approval,
         result.waiting,
         result.versions,

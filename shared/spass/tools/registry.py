@@ -1,79 +1,71 @@
-"""Every tool by name. A tool's module is imported at its first use, so the names alone cost no import."""
+"""Every built-in tool by name, in a table that costs no import: a tool's module is imported at its first use."""
 
 import importlib
 from collections.abc import Mapping
+from enum import Flag, auto
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from spass.tools.base import Tool
 
-TOOLS: Final[Mapping[str, str]] = {
-    "calculator": "spass.tools.builtin.calculator:Calculator",
-    "current_datetime": "spass.tools.builtin.current_datetime:CurrentDatetime",
-    "think": "spass.tools.builtin.think:Think",
-    "llm": "spass.tools.builtin.llm:Llm",
-    "code_interpreter": "spass.tools.builtin.code_interpreter:CodeInterpreter",
-    "web_search": "spass.tools.builtin.web_search:WebSearch",
-    "wikipedia_search": "spass.tools.builtin.wikipedia_search:WikipediaSearch",
-    "wikipedia_summary": "spass.tools.builtin.wikipedia_summary:WikipediaSummary",
-    "rag_query": "spass.tools.builtin.rag_query:RagQuery",
-    "rag_index_list": "spass.tools.builtin.rag_index_list:RagIndexList",
-    "rag_index_describe": "spass.tools.builtin.rag_index_describe:RagIndexDescribe",
-    "rag_doc_list": "spass.tools.builtin.rag_doc_list:RagDocList",
-    "rag_doc_get": "spass.tools.builtin.rag_doc_get:RagDocGet",
-    "rag_index_create": "spass.tools.builtin.rag_index_create:RagIndexCreate",
-    "rag_doc_append": "spass.tools.builtin.rag_doc_append:RagDocAppend",
-    "rag_doc_patch": "spass.tools.builtin.rag_doc_patch:RagDocPatch",
-    "rag_doc_delete": "spass.tools.builtin.rag_doc_delete:RagDocDelete",
-    "rag_index_delete": "spass.tools.builtin.rag_index_delete:RagIndexDelete",
-    "delegate": "spass.tools.builtin.delegate:Delegate",
-    "memory_read": "spass.tools.builtin.memory_read:MemoryRead",
-    "memory_write": "spass.tools.builtin.memory_write:MemoryWrite",
-    "memory_store": "spass.tools.builtin.memory_store:MemoryStore",
-    "memory_search": "spass.tools.builtin.memory_search:MemorySearch",
-    "lineage_search": "spass.tools.builtin.lineage_search:LineageSearch",
-    "read_file": "spass.tools.builtin.read_file:ReadFile",
-    "list_directory": "spass.tools.builtin.list_directory:ListDirectory",
-    "search_files": "spass.tools.builtin.search_files:SearchFiles",
-    "aider_edit": "spass.tools.builtin.aider_edit:AiderEdit",
+
+class Trait(Flag):
+    """What the file of an agent with a tool must or may say about the tool."""
+
+    NONE = 0
+    WORKSPACE = auto()
+    """The agent needs a workspace."""
+    GATED = auto()
+    """The tool writes, and the file may demand a person's approval for it."""
+
+
+class ToolEntry(NamedTuple):
+    """The toolset of a tool, and its traits."""
+
+    toolset: str
+    traits: Trait = Trait.NONE
+
+
+TOOLS: Final[Mapping[str, ToolEntry]] = {
+    "calculator": ToolEntry("plain"),
+    "current_datetime": ToolEntry("plain"),
+    "think": ToolEntry("plain"),
+    "llm": ToolEntry("models"),
+    "code_interpreter": ToolEntry("code"),
+    "web_search": ToolEntry("web"),
+    "wikipedia_search": ToolEntry("wikipedia"),
+    "wikipedia_summary": ToolEntry("wikipedia"),
+    "rag_query": ToolEntry("knowledge"),
+    "rag_index_list": ToolEntry("knowledge"),
+    "rag_index_describe": ToolEntry("knowledge"),
+    "rag_doc_list": ToolEntry("knowledge"),
+    "rag_doc_get": ToolEntry("knowledge"),
+    "rag_index_create": ToolEntry("knowledge", Trait.GATED),
+    "rag_doc_append": ToolEntry("knowledge", Trait.GATED),
+    "rag_doc_patch": ToolEntry("knowledge", Trait.GATED),
+    "rag_doc_delete": ToolEntry("knowledge", Trait.GATED),
+    "rag_index_delete": ToolEntry("knowledge", Trait.GATED),
+    "delegate": ToolEntry("delegates", Trait.WORKSPACE),
+    "memory_read": ToolEntry("settings"),
+    "memory_write": ToolEntry("settings", Trait.GATED),
+    "memory_store": ToolEntry("notes"),
+    "memory_search": ToolEntry("notes"),
+    "lineage_search": ToolEntry("lineage"),
+    "read_file": ToolEntry("workspace", Trait.WORKSPACE),
+    "list_directory": ToolEntry("workspace", Trait.WORKSPACE),
+    "search_files": ToolEntry("workspace", Trait.WORKSPACE),
+    "aider_edit": ToolEntry("editing", Trait.WORKSPACE | Trait.GATED),
 }
-"""Tool name → ``module:Class``."""
 
-WORKSPACE_TOOLS: Final = frozenset({"read_file", "list_directory", "search_files", "aider_edit", "delegate"})
-"""The tools that need an agent with a workspace."""
 
-GATED_TOOLS: Final = frozenset(
-    {
-        "aider_edit",
-        "memory_write",
-        "rag_index_create",
-        "rag_doc_append",
-        "rag_doc_patch",
-        "rag_doc_delete",
-        "rag_index_delete",
-    }
-)
-"""The tools that write, for which an agent's file may demand a person's approval."""
-
-GATEWAY_TOOLS: Final = (
-    WORKSPACE_TOOLS
-    | GATED_TOOLS
-    | {"rag_query", "rag_index_list", "rag_index_describe", "rag_doc_list", "rag_doc_get", "memory_read", "lineage_search"}
-)
-"""The tools that need what a gateway stores for its tenants."""
-
-MEMORY_TOOLS: Final = frozenset({"memory_store", "memory_search"})
-"""The tools that need the memory of an operator."""
+def tools_of(toolset: str) -> tuple[str, ...]:
+    """Return the names of the tools of ``toolset``."""
+    return tuple(name for name, entry in TOOLS.items() if entry.toolset == toolset)
 
 
 @cache
-def load_tool(path: str) -> "type[Tool]":
-    """Import the class of a tool. ``path`` is ``module:Class``."""
-    from spass.tools.base import Tool
-
-    module, _, class_name = path.partition(":")
-    tool = getattr(importlib.import_module(module), class_name)
-    if not (isinstance(tool, type) and issubclass(tool, Tool)):
-        raise TypeError(f"{path} is not a Tool")
+def load_tool(name: str) -> "type[Tool]":
+    """Import the class of a tool: ``RagQuery`` of the module ``rag_query``."""
+    tool: type[Tool] = getattr(importlib.import_module(f"spass.tools.builtin.{name}"), name.title().replace("_", ""))
     return tool

@@ -4,18 +4,19 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from spass.calls.scope import CallReports, report_nothing
 from spass.core.effects import ToolOutcome
 from spass.core.events import CallEvent, Nested, ToolCallFinished, ToolCallStarted, ToolProgress
 from spass.core.json import replace_surrogates
 from spass.core.messages import ToolCall
 from spass.core.tasks import run_concurrently
 from spass.store.shielded import run_shielded
-from spass.tools.base import ForwardEvent, ReportProgress
 from spass.tools.outcomes import outcome_of_failure
 
-RunCall: TypeAlias = Callable[[ToolCall, ReportProgress, ForwardEvent], Awaitable[ToolOutcome]]
+RunCall: TypeAlias = Callable[[ToolCall, CallReports], Awaitable[ToolOutcome]]
 """Run one call. An error that it raises ends all calls."""
 
 _MAX_PROGRESS_CHARACTERS: Final = 500
@@ -55,32 +56,28 @@ async def _run_in_turn(waiting: deque[ToolCall], run: RunCall, emit: Callable[[C
     """Run the next call until none is ``waiting``. Several workers share the queue."""
     while waiting:
         call = waiting.popleft()
-        reports = _Reports(call.id, emit)
-        started = time.monotonic()
+        started, running = time.monotonic(), _Running(call.id, emit)
         emit(ToolCallStarted(call))
         try:
-            outcome = await run(call, reports.progress, reports.forward)
+            outcome = await run(call, CallReports(call.id, running.progress, running.forward))
         except BaseException as error:
             waiting.clear()
             outcome = outcome_of_failure(call, error, round((time.monotonic() - started) * 1000))
             raise
         finally:
-            reports.is_over = True
+            running.emit = report_nothing
             emit(ToolCallFinished(outcome))
 
 
-class _Reports:
-    """Emit what one call reports until it ``is_over``: its progress, and the events of the work within it."""
+@dataclass(slots=True)
+class _Running:
+    """A call whose reports are events as long as it runs."""
 
-    def __init__(self, call_id: str, emit: Callable[[CallEvent], None]) -> None:
-        self._call_id = call_id
-        self._emit = emit
-        self.is_over = False
+    call_id: str
+    emit: Callable[[CallEvent], None]
 
     def forward(self, event: Nested) -> None:
-        if not self.is_over:
-            self._emit(event)
+        self.emit(event)
 
     def progress(self, text: str) -> None:
-        if not self.is_over:
-            self._emit(ToolProgress(self._call_id, replace_surrogates(text[:_MAX_PROGRESS_CHARACTERS])))
+        self.emit(ToolProgress(self.call_id, replace_surrogates(text[:_MAX_PROGRESS_CHARACTERS])))

@@ -7,17 +7,14 @@ corrected call cannot avoid is raised: ``_FATAL`` for models, ``_RAISED_TO_CALLE
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeGuard, cast
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from spass.calls.recorder import Recorder
-from spass.calls.scope import Scope
+from spass.calls.scope import NO_REPORTS, CallReports, Scope
 from spass.core.effects import ToolOutcome
 from spass.core.errors import (
-    AdminRequired,
     ApprovalDecided,
     ConfirmTokenExpired,
     ConfirmTokenInvalid,
@@ -43,46 +40,22 @@ from spass.metering import audit
 from spass.metering.audit import CallKind
 from spass.store.idempotency import Claim, StoredAnswer
 from spass.store.writes import Write
-from spass.tenancy.identity import Identity
-from spass.tenancy.settings import Cascade
 from spass.tools import arguments as tool_arguments
 from spass.tools.answers import ToolResult
 from spass.tools.arguments import InvalidArguments
-from spass.tools.base import (
-    ForwardEvent,
-    Rag,
-    ReportProgress,
-    Tool,
-    ToolContext,
-    ToolError,
-    ToolReply,
-    ignore_event,
-    ignore_progress,
-    no_delegates,
-    no_editor,
-    open_workspaces,
-    refuse_code,
-    search_wikipedia,
-)
-from spass.tools.confirm_tokens import ConfirmTokens
+from spass.tools.base import CallResult, Returned, ToolError
+from spass.tools.confirm_tokens import ConfirmTokens, RecordResult
+from spass.tools.confirmed import ConfirmedTools, needs_confirmation
 from spass.tools.grants import NO_GRANTS, Grants
-from spass.tools.lineage_searcher import LineageSearcher
-from spass.tools.outcomes import CallResult, error_result, outcome_of
-from spass.tools.registry import TOOLS, load_tool
+from spass.tools.outcomes import error_result, outcome_of
 from spass.tools.results import ToolAnswer, truncate_result
 from spass.tools.side_by_side import run_side_by_side
-from spass.tools.two_step import TwoStepTool
+from spass.tools.toolset import JoinedTools, ReadyCall, Toolset
 
 if TYPE_CHECKING:  # most calls need none of these
     from spass.approvals.ending import Ending
     from spass.approvals.record import StoredCall
-    from spass.core.code_calls import Sandbox
     from spass.core.memory import Memory
-    from spass.tools.chat_models import ChatModels
-    from spass.tools.delegates import Delegates
-    from spass.tools.editor.protocol import Editor
-    from spass.tools.search.engine import SearchEngine
-    from spass.workspaces.service import Workspaces
 
 MAX_CALLS: Final = 32
 """Tool calls of one model answer that are run. Further calls get an error."""
@@ -106,93 +79,76 @@ _TOO_MANY_CALLS: Final = error_result(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class ToolTurn:
+    """What the calls of one turn have in common: the ``model`` that makes them, if one does, what the agent's file lets its tools
+    do, and the ``memory`` of the operator whose turn it is. A call over HTTP has none of them."""
+
+    model: str | None = None
+    grants: Grants = NO_GRANTS
+    memory: "Memory | None" = None
+
+
+OpenToolsets: TypeAlias = Callable[[ToolTurn], Sequence[Toolset]]
+"""Return all toolsets of a process, for the calls of one turn."""
+_NO_TURN: Final = ToolTurn()
+
+
 class Toolbox:
-    """All tools of the gateway. A process has one toolbox. ``tools`` maps each name to ``module:Class``."""
+    """All tools of the gateway. A process has one toolbox. ``clock`` returns seconds since the epoch."""
 
-    def __init__(
-        self,
-        rag: Rag,
-        cascade: Cascade,
-        lineage_searcher: Callable[[], LineageSearcher] | None = None,
-        *,
-        chat_models: "Callable[[], ChatModels] | None" = None,
-        search_engine: "Callable[[], SearchEngine]" = search_wikipedia,
-        workspaces: "Callable[[], Workspaces]" = open_workspaces,
-        editor: "Callable[[], Editor]" = no_editor,
-        delegates: "Callable[[], Delegates]" = no_delegates,
-        sandbox: "Callable[[], Sandbox]" = refuse_code,
-        tools: Mapping[str, str] = TOOLS,
-        clock: Callable[[], int] = now_s,
-    ) -> None:
-        self._tools = tools
+    def __init__(self, open_toolsets: OpenToolsets, *, clock: Callable[[], int] = now_s) -> None:
+        self._open_toolsets = open_toolsets
         self._confirm_tokens = ConfirmTokens(clock)
-        self._open_context = partial(
-            ToolContext,
-            rag=rag,
-            cascade=cascade,
-            confirm_tokens=self._confirm_tokens,
-            lineage_searcher=lineage_searcher,
-            chat_models=chat_models,
-            search_engine=search_engine,
-            workspaces=workspaces,
-            editor=editor,
-            delegates=delegates,
-            sandbox=sandbox,
-        )
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._tools)
-
-    def specs(self, names: Sequence[str], identity: Identity | None = None) -> tuple[ToolSpec, ...]:
-        """Return the tools ``names`` as a model sees them. With ``identity``, return only those that it may call.
+    def specs(self, scope: Scope, names: Sequence[str]) -> tuple[ToolSpec, ...]:
+        """Return those of the tools ``names`` that the caller may call, as a model sees them.
 
         Raises:
             ToolNotFound: one of the names is unknown.
         """
-        tools = [self._find_tool(name) for name in names]
-        return tuple(tool.spec() for tool in tools if identity is None or identity.admin or not tool.admin_only)
+        self.check(names)
+        return tuple(self._open(_NO_TURN).specs(scope, names))
+
+    def check(self, names: Sequence[str]) -> None:
+        """Check whether there are tools of these ``names``.
+
+        Raises:
+            ToolNotFound: one of them is unknown.
+        """
+        known = self._open(_NO_TURN).names
+        for name in names:
+            if name not in known:
+                raise _not_found(name, known)
 
     async def execute(
         self,
         scope: Scope,
         call: ToolCall,
+        reports: CallReports = NO_REPORTS,
         *,
         allowed: Collection[str],
         model: str | None = None,
         grants: Grants = NO_GRANTS,
         memory: "Memory | None" = None,
-        report_progress: ReportProgress = ignore_progress,
-        forward: ForwardEvent = ignore_event,
     ) -> ToolOutcome:
         """Run ``call`` as ``model`` wrote it. Treat tools outside ``allowed`` as unknown. Return a model's mistake as a result.
-        ``grants`` is what the agent's file lets the tool do, and ``memory`` that of the operator whose turn it is.
+        ``grants`` and ``memory`` are those of the turn (``ToolTurn``).
 
         Raises:
             StorageUnavailable, Internal: the turn cannot continue.
         """
-        is_known = call.name in self._tools and call.name in allowed
+        toolset = self._open(ToolTurn(model, grants, memory))
+        is_known = call.name in allowed and call.name in toolset.names
         recorder = Recorder(scope, CallKind.TOOL, tool=call.name if is_known else None)
 
-        def prepare() -> Tool:
+        def prepare() -> ReadyCall:
             if not is_known:
-                raise ToolError(_no_such_tool(call.name, allowed), code=ToolNotFound.code)
-            tool = self._find_tool(call.name)
-            _check_admin(tool, scope)
-            return _build_call(tool, tool_arguments.parse(call.arguments))
+                raise _not_found(call.name, allowed)
+            return toolset.call(scope, call.name, tool_arguments.parse(call.arguments))
 
-        context = self._context(scope, recorder)
-        context = replace(
-            context,
-            default_model=model,
-            report_progress=report_progress,
-            forward=forward,
-            call_id=call.id,
-            grants=grants,
-            memory=memory,
-        )
-        attempt = await self._attempt(context, recorder, prepare, _FATAL)
-        return outcome_of(call, attempt, recorder.duration_ms)
+        result = await _attempt(scope.for_call(recorder.request_id, reports), recorder, prepare, _FATAL)
+        return outcome_of(call, result, recorder.duration_ms)
 
     async def run_all(
         self,
@@ -212,11 +168,7 @@ class Toolbox:
         Raises:
             StorageUnavailable, Internal: the turn cannot continue. The other calls were cancelled, and all have ended.
         """
-        run_call = partial(self.execute, scope, allowed=allowed, model=model, grants=grants, memory=memory)
-
-        async def run(call: ToolCall, report_progress: ReportProgress, forward: ForwardEvent) -> ToolOutcome:
-            return await run_call(call, report_progress=report_progress, forward=forward)
-
+        run = partial(self.execute, scope, allowed=allowed, model=model, grants=grants, memory=memory)
         async with aclosing(run_side_by_side(calls[:MAX_CALLS], run, concurrency=_CONCURRENCY)) as events:
             async for event in events:
                 yield event
@@ -237,19 +189,17 @@ class Toolbox:
         """
         recorder = Recorder(scope, CallKind.TOOL, tool=name)
 
-        def prepare() -> Tool:
-            tool = self._find_tool(name)
-            _check_admin(tool, scope)
-            return _build_call(tool, call.arguments)
+        def prepare() -> ReadyCall:
+            return self._call(self._open(ToolTurn(grants=grants)), scope, name, call.arguments)
 
-        async def run(tool: Tool, context: ToolContext) -> "Json | ToolReply":
-            return await tool.run_approved(context, call.effect, ending)
+        async def run(ready: ReadyCall, scope: Scope) -> Returned:
+            return await ready.run_approved(scope, call.effect, ending)
 
-        context = replace(self._context(scope, recorder), grants=grants)
-        attempt = await self._attempt(context, recorder, prepare, (*_UNAVOIDABLE, ApprovalDecided, Forbidden), run)
-        if attempt.code == TOOL_TIMEOUT:
+        raised = (*_UNAVOIDABLE, ApprovalDecided, Forbidden)
+        result = await _attempt(scope.for_call(recorder.request_id), recorder, prepare, raised, run)
+        if result.code == TOOL_TIMEOUT:
             raise UpstreamTimeout("The call did not end in time. Read the approval to see whether it was executed.")
-        return attempt
+        return result
 
     async def execute_direct(
         self,
@@ -269,13 +219,6 @@ class Toolbox:
             InvalidRequest: the arguments are not valid for it.
             SpassError: one of ``_RAISED_TO_CALLERS``; its ``param`` is a path into the body.
         """
-        tool = self._find_tool(name)
-        _check_admin(tool, scope)
-        try:
-            call = _build_call(tool, arguments)
-        except InvalidArguments as error:
-            raise error.as_request_error() from None
-        recorder = Recorder(scope, CallKind.TOOL, tool=name)
         transaction_answer: ToolAnswer | None = None
 
         async def record_result(result: Json) -> Sequence[Write]:
@@ -286,18 +229,24 @@ class Toolbox:
             transaction_answer = ToolAnswer(body, failed=False, is_stored=True)
             return [await claim.completion(StoredAnswer(body.to_dict(), headers()))]
 
+        toolset = self._open(_NO_TURN, record_result)
         try:
-            context = replace(self._context(scope, recorder), record_result=record_result)
-            attempt = await self._attempt(context, recorder, lambda: call, _RAISED_TO_CALLERS)
+            call = self._call(toolset, scope, name, arguments)
+        except InvalidArguments as error:
+            raise error.as_request_error() from None
+        recorder = Recorder(scope, CallKind.TOOL, tool=name)
+        try:
+            attempt = await _attempt(scope.for_call(recorder.request_id), recorder, lambda: call, _RAISED_TO_CALLERS)
         except SpassError as error:
-            if error.param and error.param.split(".")[0] in tool.model_fields:
+            (spec,) = toolset.specs(scope, [name])
+            if error.param and error.param.split(".")[0] in cast("Mapping[str, Json]", spec.parameters["properties"]):
                 error.param = f"arguments.{error.param}"
             raise
         if transaction_answer is not None and not attempt.failed:
             return transaction_answer
         result, _ = truncate_result(attempt.result)
         answer = ToolAnswer(ToolResult(name=name, result=result, duration_ms=recorder.duration_ms), attempt.failed)
-        if attempt.failed or not _needs_confirmation(call):
+        if attempt.failed or not needs_confirmation(call):
             return answer
         stored, expires_at = call.to_record(cast("Mapping[str, Json]", result))
         return replace(
@@ -309,79 +258,56 @@ class Toolbox:
         self, scope: Scope, name: str, arguments: Mapping[str, Json], record: Mapping[str, Json]
     ) -> Mapping[str, Json]:
         """Return the body that ``execute_direct`` answered to this call, from the ``record`` of its idempotency key."""
-        tool = _build_call(self._find_tool(name), arguments)
-        if not _needs_confirmation(tool):
+        call = self._call(self._open(_NO_TURN), scope, name, arguments)
+        if not needs_confirmation(call):
             return record
         stored = cast("Mapping[str, Json]", record["result"])
-        return {**record, "result": await tool.restore_preview(scope, self._confirm_tokens, stored)}
+        return {**record, "result": await call.restore_preview(scope, stored)}
 
-    def _find_tool(self, name: str) -> type[Tool]:
-        if name not in self._tools:
-            raise ToolNotFound(_no_such_tool(name, self._tools), param="name")
-        return load_tool(self._tools[name])
+    def _open(self, turn: ToolTurn, record_result: RecordResult | None = None) -> Toolset:
+        toolset = JoinedTools(self._open_toolsets(turn))
+        return ConfirmedTools(toolset, turn.grants.approval, self._confirm_tokens, record_result)
 
-    def _context(self, scope: Scope, recorder: Recorder) -> ToolContext:
-        return self._open_context(scope.for_call(recorder.request_id))
-
-    async def _attempt(
-        self,
-        context: ToolContext,
-        recorder: Recorder,
-        prepare: Callable[[], Tool],
-        raise_types: tuple[type[SpassError], ...],
-        run: "Callable[[Tool, ToolContext], Awaitable[Json | ToolReply]]" = lambda call, context: call.run(context),
-    ) -> CallResult:
-        """Run and audit the call. Return its result, or its error as a result.
-
-        Raises:
-            SpassError: one of ``raise_types``.
-        """
-        status = audit.FAILED
-        try:
-            call = prepare()
-            seconds = min(call.time_limit(context), context.scope.deadline.remaining())
-            async with asyncio.timeout(seconds):  # wait_for would lose a cancellation that arrives with the result
-                result = await run(call, replace(context, call=call))
-            status = audit.OK
-            return CallResult.of(result)
-        except TimeoutError:
-            status = TOOL_TIMEOUT
-            return error_result(
-                ToolError("The tool did not answer in time. Call it once more, or answer without it.", code=status)
-            )
-        except (ToolError, SpassError) as error:
-            status = error.code
-            if isinstance(error, raise_types):
-                raise
-            return error_result(error)
-        except asyncio.CancelledError:
-            status = audit.CANCELLED
-            raise
-        finally:
-            await recorder.finish(status)
+    def _call(self, toolset: Toolset, scope: Scope, name: str, arguments: Mapping[str, Json]) -> ReadyCall:
+        if name not in toolset.names:
+            raise _not_found(name, toolset.names)
+        return toolset.call(scope, name, arguments)
 
 
-def _needs_confirmation(tool: Tool) -> TypeGuard[TwoStepTool]:
-    """Return whether the call is the first of two steps, whose answer has a confirm token."""
-    return isinstance(tool, TwoStepTool) and tool.confirm_token is None
+async def _attempt(
+    scope: Scope,
+    recorder: Recorder,
+    prepare: Callable[[], ReadyCall],
+    raise_types: tuple[type[SpassError], ...],
+    run: Callable[[ReadyCall, Scope], Awaitable[Returned]] = lambda call, scope: call.run(scope),
+) -> CallResult:
+    """Run and audit the call. Return its result, or its error as a result.
 
-
-def _check_admin(tool: type[Tool], scope: Scope) -> None:
-    if tool.admin_only and not scope.caller.identity.admin:
-        raise AdminRequired(
-            f"{tool.tool_name} needs a token that gateway.yaml marks as admin; the token of this request is not. Do not call it "
-            "again; an administrator can make this change.",
-            param="name",
-        )
-
-
-def _no_such_tool(name: str, known: Collection[str]) -> str:
-    excerpt = replace_surrogates(name)[:80]
-    return f"There is no tool {excerpt!r}. There are: {', '.join(known) or 'none'}."
-
-
-def _build_call(tool: type[Tool], arguments: Mapping[str, Json]) -> Tool:
+    Raises:
+        SpassError: one of ``raise_types``.
+    """
+    status = audit.FAILED
     try:
-        return tool.model_validate(arguments)
-    except ValidationError as error:
-        raise tool_arguments.describe_validation_error(error, arguments) from None
+        call = prepare()
+        async with asyncio.timeout(min(call.seconds, scope.deadline.remaining())):  # wait_for could lose a cancellation
+            result = await run(call, scope)
+        status = audit.OK
+        return result if isinstance(result, CallResult) else CallResult(result)
+    except TimeoutError:
+        status = TOOL_TIMEOUT
+        return error_result(ToolError("The tool did not answer in time. Call it once more, or answer without it.", code=status))
+    except (ToolError, SpassError) as error:
+        status = error.code
+        if isinstance(error, raise_types):
+            raise
+        return error_result(error)
+    except asyncio.CancelledError:
+        status = audit.CANCELLED
+        raise
+    finally:
+        await recorder.finish(status)
+
+
+def _not_found(name: str, known: Collection[str]) -> ToolNotFound:
+    excerpt = replace_surrogates(name)[:80]
+    return ToolNotFound(f"There is no tool {excerpt!r}. There are: {', '.join(known) or 'none'}.", param="name")

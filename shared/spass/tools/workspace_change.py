@@ -5,16 +5,18 @@ This is the only way in which tools change a workspace. So a change that needs a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from spass.calls.scope import Scope
 from spass.core.errors import SpassError, WorkspaceConflict
 from spass.core.ids import MessageId, WorkspaceId
 from spass.core.messages import Json
 from spass.store.swap import Participant
 from spass.store.writes import Write
-from spass.tools.base import ToolContext, ToolError, ToolReply
+from spass.tools.agent_workspace import AgentWorkspace, path_not_allowed
+from spass.tools.base import CallResult, Tool
 from spass.tools.deletes import find_loss
-from spass.tools.grants import DELETES
+from spass.tools.grants import DELETES, Grants
 from spass.tools.workspace_diffs import compare_files, compare_whole, edit_result, rich_diffs
 from spass.workspaces.change import MAX_MESSAGE_CHARACTERS, Author, Change, ChangedFile, Committed
 from spass.workspaces.commit import check_result
@@ -24,8 +26,6 @@ from spass.workspaces.tree import TreeAt
 
 if TYPE_CHECKING:  # only a gated call needs it
     from spass.approvals.ending import Ending
-
-PATH_NOT_ALLOWED: Final = "path_not_allowed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class PlannedChange:
     diffs: tuple[FileDiff, ...]
     answer: str
 
-    def reply(self, version: int | None) -> ToolReply:
+    def reply(self, version: int | None) -> CallResult:
         """Return the reply of the tool, after the change has made ``version``."""
         versions = (version,) if version is not None else ()
-        return ToolReply(edit_result(version, self.diffs, self.answer), rich_diffs(self.diffs), versions=versions)
+        return CallResult(edit_result(version, self.diffs, self.answer), rich_diffs(self.diffs), versions=versions)
 
     @property
     def paths(self) -> Sequence[WorkspacePath]:
@@ -71,64 +71,62 @@ class PlannedChange:
 
 
 async def apply_change(
-    context: ToolContext, change: Change, *, message: str, answer: str, brings_back: bool = False
-) -> ToolReply:
-    """Make ``change`` in the workspace of the call. Return the reply of the tool, with the diffs and ``answer``. A change that
-    needs a person's approval is stored instead.
+    workspace: AgentWorkspace, call: Tool, change: Change, *, message: str, answer: str, brings_back: bool = False
+) -> CallResult:
+    """Make the ``change`` of ``call`` in ``workspace``. Return the reply of the tool, with the diffs and ``answer``. A change
+    that needs a person's approval is stored instead.
 
     ``message`` is the text that asked for the change. ``brings_back`` says that the change restores an older version.
 
     Raises:
-        ToolError: a path is outside the agent's globs, the agent has no workspace, or an approval is needed without a session.
+        ToolError: a path is outside the agent's globs, or an approval is needed without a session.
         WorkspaceConflict: a path is not as the change expects.
         InvalidPath, WorkspaceLimit: the resulting tree would be invalid, or the change is too large to be approved.
         WorkspaceFileNotFound, VersionNotFound: a file or version to restore does not exist.
     """
-    at = await context.workspaces().newest(context.scope.store, context.require_workspace())
+    at = await workspace.newest()
     plan = change.plan(at)
-    _check_paths(context, [file.path for file in plan.files])
+    _check_paths(workspace.grants, [file.path for file in plan.files])
     check_result(at.tree, plan)
-    pinned, author = plan.pin(), _author(context, message)
+    pinned, author = plan.pin(), _author(workspace.scope, message)
     if not plan.files:
         return PlannedChange(pinned, author, (), answer).reply(None)
-    why = await _why_it_waits(context, at, plan.files, brings_back=brings_back)
+    why = await _why_it_waits(workspace, call.tool_name, at, plan.files, brings_back=brings_back)
     if why is None:
-        diffs = await compare_files(context, at.generation, plan.files)
-        return await commit_planned(context, PlannedChange(pinned, author, diffs, answer))
+        diffs = await compare_files(workspace, at.generation, plan.files)
+        return await commit_planned(workspace, PlannedChange(pinned, author, diffs, answer))
     from spass.tools.gate import check_can_wait
 
-    check_can_wait(context.scope)
-    diffs = await compare_whole(context, at.generation, plan.files)
-    return await _request_approval(context, PlannedChange(pinned, author, diffs, answer), why)
+    check_can_wait(workspace.scope)
+    diffs = await compare_whole(workspace, at.generation, plan.files)
+    return await _request_approval(workspace, call, PlannedChange(pinned, author, diffs, answer), why)
 
 
 async def commit_planned(
-    context: ToolContext, planned: PlannedChange, participant: Participant[Committed] | None = None
-) -> ToolReply:
+    workspace: AgentWorkspace, planned: PlannedChange, participant: Participant[Committed] | None = None
+) -> CallResult:
     """Make a planned change, if no path that it touches has changed since, together with the participant's writes. Raises the
     same errors as ``apply_change``, and the participant's refusal."""
-    _check_paths(context, planned.paths)
-    scope = context.scope
-    committed = await context.workspaces().commit(
-        scope.store, context.require_workspace(), planned.change, planned.author, scope.deadline, participant
+    _check_paths(workspace.grants, planned.paths)
+    scope = workspace.scope
+    committed = await workspace.workspaces.commit(
+        scope.store, workspace.id, planned.change, planned.author, scope.deadline, participant
     )
     return planned.reply(committed.version)
 
 
-async def run_approved_change(context: ToolContext, effect: Mapping[str, Json], ending: "Ending") -> ToolReply:
+async def run_approved_change(workspace: AgentWorkspace, effect: Mapping[str, Json], ending: "Ending") -> CallResult:
     """Make the change that was stored as ``effect``, within the agent's globs of now, and end its approval with it.
 
     Raises:
-        ToolError: a path is outside the agent's globs, or the agent has no workspace any more.
+        ToolError: a path is outside the agent's globs.
         WorkspaceConflict: a path has changed since the preview.
         ApprovalDecided: another decision ended the approval.
     """
-    context.require_workspace()
-    workspace = WorkspaceId(str(effect["workspace"]))  # a session may have another one than its agent's file
-    context = replace(context, grants=replace(context.grants, workspace=workspace))
+    workspace = replace(workspace, id=WorkspaceId(str(effect["workspace"])))  # a session may have another one than its agent's
     planned = PlannedChange.from_json(effect)
     try:
-        return await commit_planned(context, planned, _ApprovedChange(ending, planned))
+        return await commit_planned(workspace, planned, _ApprovedChange(ending, planned))
     except WorkspaceConflict as conflict:
         raise _changed_since_preview(conflict) from None
 
@@ -157,47 +155,37 @@ class _ApprovedChange:
         return decided_meanwhile()
 
 
-async def _why_it_waits(context: ToolContext, at: TreeAt, files: Sequence[ChangedFile], *, brings_back: bool) -> str | None:
+async def _why_it_waits(
+    workspace: AgentWorkspace, tool: str, at: TreeAt, files: Sequence[ChangedFile], *, brings_back: bool
+) -> str | None:
     """Return a sentence for people that says why the change needs an approval, or None if it needs none."""
-    gates, call = context.grants.approval, context.call
-    if call is not None and call.tool_name in gates:
-        return f"Every call of {call.tool_name} by this agent waits."
+    gates = workspace.grants.approval
+    if tool in gates:
+        return f"Every call of {tool} by this agent waits."
     if DELETES not in gates:
         return None
-    return "It brings back an older version." if brings_back else await find_loss(context, at, files)
+    return "It brings back an older version." if brings_back else await find_loss(workspace, at, files)
 
 
-async def _request_approval(context: ToolContext, planned: PlannedChange, why: str) -> ToolReply:
+async def _request_approval(workspace: AgentWorkspace, call: Tool, planned: PlannedChange, why: str) -> CallResult:
     """Store the planned change until a person decides."""
     from spass.approvals.record import StoredCall
     from spass.tools.gate import request_approval
     from spass.tools.previews import preview_change
 
-    call, workspace = context.call, context.require_workspace()
-    if call is None:
-        raise RuntimeError("only a call that a model made can be gated")
     arguments = call.model_dump(mode="json", exclude_unset=True)
-    stored = StoredCall(arguments, {"workspace": workspace, **planned.to_json()})
-    preview = preview_change(workspace, planned.diffs, planned.answer, arguments, why)
-    return await request_approval(context, call.tool_name, stored, preview)
+    stored = StoredCall(arguments, {"workspace": workspace.id, **planned.to_json()})
+    preview = preview_change(workspace.id, planned.diffs, planned.answer, arguments, why)
+    return await request_approval(workspace.scope, call.tool_name, stored, preview)
 
 
-def _check_paths(context: ToolContext, paths: Sequence[WorkspacePath]) -> None:
-    grants = context.grants
+def _check_paths(grants: Grants, paths: Sequence[WorkspacePath]) -> None:
     refused = [path for path in paths if not grants.write.matches(path)]
     if refused:  # a command about a whole version may touch paths that the agent may not even know
         raise path_not_allowed(next(filter(grants.read.matches, refused), None), grants.paths.write, "change")
 
 
-def path_not_allowed(path: str | None, patterns: Sequence[str], verb: str) -> ToolError:
-    """Return the error for a path outside ``patterns``. None is a path that the agent may not read."""
-    allowed = f"the paths {', '.join(patterns[:20])}" if patterns else "no path"
-    named = show(path) if path is not None else "one of the paths of this change"
-    return ToolError(f"This agent may not {verb} {named}. It may {verb} {allowed}.", code=PATH_NOT_ALLOWED)
-
-
-def _author(context: ToolContext, message: str) -> Author:
-    scope = context.scope
+def _author(scope: Scope, message: str) -> Author:
     session = scope.current_session
     return Author(
         user=scope.caller.user,

@@ -9,7 +9,8 @@ from spass.core.errors import WorkspaceLimit
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
 from spass.core.page_size import PageSizeLimit
-from spass.tools.base import ToolContext, ToolError
+from spass.tools.agent_workspace import NOT_TEXT, AgentWorkspace
+from spass.tools.base import ToolError
 from spass.tools.results import MAX_RESULT_BYTES, MAX_RICH_BYTES
 from spass.workspaces.change import Body, ChangedFile
 from spass.workspaces.diff import DiffLimit, FileDiff
@@ -31,15 +32,15 @@ _MAX_READ_BYTES: Final = 32 * 2**20
 """Bytes of the bodies that one call compares. Further files have no unified diff and no counts of lines."""
 
 
-async def compare_files(context: ToolContext, generation: str, files: Sequence[ChangedFile]) -> tuple[FileDiff, ...]:
+async def compare_files(workspace: AgentWorkspace, generation: str, files: Sequence[ChangedFile]) -> tuple[FileDiff, ...]:
     """Return the diffs of ``files``, whose stored bodies belong to ``generation``.
 
     Raises:
         WorkspaceNotFound: the workspace was deleted in the meantime.
     """
     compared = [*_take_readable(files)]
-    before = await _read(context, generation, {file.path: file.before for file in compared})
-    after = await _read(context, generation, {file.path: file.after for file in compared})
+    before = await _read(workspace, generation, {file.path: file.before for file in compared})
+    after = await _read(workspace, generation, {file.path: file.after for file in compared})
 
     def compare() -> tuple[FileDiff, ...]:
         limit = DiffLimit(MAX_RICH_BYTES)
@@ -61,15 +62,15 @@ def _take_readable(files: Sequence[ChangedFile]) -> Iterator[ChangedFile]:
 
 
 async def _read(
-    context: ToolContext, generation: str, files: Mapping[WorkspacePath, Body | TreeFile | None]
+    workspace: AgentWorkspace, generation: str, files: Mapping[WorkspacePath, Body | TreeFile | None]
 ) -> Mapping[WorkspacePath, bytes]:
     stored = {path: file for path, file in files.items() if isinstance(file, TreeFile)}
     new = {path: file.content for path, file in files.items() if isinstance(file, Body)}
     at = TreeAt(0, generation, Tree(stored))
-    return {**new, **await context.workspaces().read_many(context.scope.store, context.require_workspace(), at, stored)}
+    return {**new, **await workspace.read_many(at, stored)}
 
 
-async def compare_whole(context: ToolContext, generation: str, files: Sequence[ChangedFile]) -> tuple[FileDiff, ...]:
+async def compare_whole(workspace: AgentWorkspace, generation: str, files: Sequence[ChangedFile]) -> tuple[FileDiff, ...]:
     """Return the whole diffs of ``files``, for a person who decides about them. A stored file that is not text is named by the
     SHA-256 of its content, in the words of git.
 
@@ -82,8 +83,8 @@ async def compare_whole(context: ToolContext, generation: str, files: Sequence[C
         raise _too_much(f"It touches {len(files)} files; a call that needs an approval may touch {MAX_SHOWN_PATHS}.")
     if len([*_take_readable(files)]) < len(files):
         raise _too_much(f"Its files have more than {_MAX_READ_BYTES // 2**20} MiB.")
-    before = await _read(context, generation, {file.path: file.before for file in files})
-    after = await _read(context, generation, {file.path: file.after for file in files})
+    before = await _read(workspace, generation, {file.path: file.before for file in files})
+    after = await _read(workspace, generation, {file.path: file.after for file in files})
 
     def compare() -> tuple[FileDiff, ...]:
         limit = DiffLimit(MAX_SHOWN_BYTES, file_bytes=MAX_SHOWN_BYTES, text_bytes=MAX_FILE_BYTES)
@@ -98,7 +99,7 @@ def _show(limit: DiffLimit, file: ChangedFile, before: bytes | None, after: byte
         raise ToolError(
             f"{show(file.path)} would not be text, so a person could not read it before approving it. Nothing was changed. Write "
             "text.",
-            code="not_text",
+            code=NOT_TEXT,
         )
     if decode_text(before or b"") is None or decode_text(after or b"") is None:
         sides = [side.sha256 if side is not None else _ABSENT for side in (file.before, file.after)]

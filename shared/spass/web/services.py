@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -274,19 +274,11 @@ class Services:
 
     @cached_property
     def toolbox(self) -> "Toolbox":
+        from spass.tools.gateway import gateway_toolsets
         from spass.tools.toolbox import Toolbox
 
-        return Toolbox(
-            self.rag,
-            self.cascade,
-            lambda: self.lineage_search,
-            chat_models=lambda: self.tool_models,
-            search_engine=lambda: self.search_engine,
-            delegates=lambda: self.delegates,
-            workspaces=lambda: self.workspaces,
-            editor=lambda: self.editor,
-            sandbox=lambda: self.sandbox,
-        )
+        _ = self.rag  # loads numpy while the process starts, not in its first call
+        return Toolbox(partial(gateway_toolsets, self))
 
     @cached_property
     def editor(self) -> "Editor":

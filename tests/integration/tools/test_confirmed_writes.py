@@ -11,12 +11,10 @@ import pytest
 from spass.aws.clients import Aws
 from spass.core.errors import ConfirmTokenInvalid, StorageUnavailable
 from spass.core.ids import IndexId, TenantId
-from spass.tenancy.config import GatewayConfig
-from spass.tenancy.settings import Cascade
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
-from spass.tools.toolbox import Toolbox
 from tests.integration.rag.conftest import RagHarness, documents
 from tests.simulated.memory import aws_for_faults
+from tests.unit.tools.fakes import toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -46,7 +44,7 @@ class ToolClient:
     rag: RagHarness
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        box = Toolbox(self.rag.worker(), Cascade(GatewayConfig()))
+        box = toolbox_of(rag=self.rag.worker())
         return (await box.execute_direct(self.rag.scope(), name, {"index_id": BERLIN, **arguments})).body.result
 
     async def confirm(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

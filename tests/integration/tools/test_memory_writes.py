@@ -17,9 +17,9 @@ from spass.store.writes import Write
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
-from spass.tools.toolbox import Toolbox
 from tests.integration.rag.conftest import RagHarness
 from tests.simulated.memory import aws_for_faults
+from tests.unit.tools.fakes import toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +40,9 @@ class Writer:
 
     async def call(self, name: str, **arguments: Any) -> Any:
         rag, cascade = RagHarness(self.store), Cascade(GatewayConfig())
-        return (await Toolbox(rag.worker(), cascade).execute_direct(rag.scope(admin=True), name, arguments)).body.result
+        return (
+            await toolbox_of(rag=rag.worker(), cascade=cascade).execute_direct(rag.scope(admin=True), name, arguments)
+        ).body.result
 
     async def confirm(self, **arguments: str) -> Mapping[str, Any]:
         return {**arguments, "confirm_token": (await self.call("memory_write", **arguments))["confirm_token"]}

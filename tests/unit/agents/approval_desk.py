@@ -1,9 +1,9 @@
 """An agent whose calls wait, in a turn of a session, and a person who decides. Everything is in memory."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from pydantic import Field
 
@@ -12,6 +12,7 @@ from spass.agents.registry import AgentRegistry
 from spass.agents.spec import AgentSpec
 from spass.approvals.answers import ApprovalView, DecideApproval
 from spass.approvals.changes import read_changes
+from spass.approvals.ending import Ending
 from spass.approvals.record import Approval, ApprovalStatus
 from spass.approvals.store import read_approval, read_approvals
 from spass.calls.scope import CurrentSession, Scope
@@ -26,17 +27,20 @@ from spass.store.writes import Put
 from spass.tenancy.settings import Cascade
 from spass.testing.aws import MemoryAws
 from spass.testing.rag import build_rag
-from spass.tools.base import Rag, Tool, ToolContext, ToolReply
+from spass.tools.agent_workspace import AgentWorkspace
+from spass.tools.base import CallResult, Rag, Tool
+from spass.tools.gateway import gateway_toolsets
 from spass.tools.grants import Grants, PathPatterns
-from spass.tools.registry import TOOLS
-from spass.tools.toolbox import Toolbox
-from spass.tools.workspace_change import apply_change
+from spass.tools.toolbox import Toolbox, ToolTurn
+from spass.tools.toolset import Needs, ToolClasses, Toolset
+from spass.tools.workspace_change import apply_change, run_approved_change
 from spass.workspaces.change import Author, Change
 from spass.workspaces.paths import WorkspacePath, parse_path
 from spass.workspaces.service import Workspaces
 from tests.simulated.memory import WITH_QUEUE
 from tests.unit.rag.conftest import ArithmeticCalls, config_with
 from tests.unit.scopes import scope_of
+from tests.unit.tools.fakes import FakeServices
 
 SESSION: Final = SessionId("ses_" + "1" * 26)
 TURN: Final = "turn_1"
@@ -49,18 +53,21 @@ GRANTS: Final = Grants(workspace=DEFAULT, paths=PathPatterns(write=("src/",)), a
 class WriteFiles(Tool):
     """Write or delete files; each text is written ``times`` times. With a ``version``, bring that version back instead."""
 
-    tool_name: ClassVar[str] = "write_files"
-
     files: dict[str, str | None] = Field(default={})
     version: int | None = None
     times: int = 1
 
-    async def run(self, context: ToolContext, /) -> ToolReply:
+    async def run(self, _scope: Scope, workspace: AgentWorkspace, /) -> CallResult:
         if self.version is not None:
-            at = await context.workspaces().tree(context.scope.store, context.require_workspace(), self.version)
-            return await apply_change(context, Change.restore(at), message="/undo", answer="", brings_back=True)
+            at = await workspace.tree(self.version)
+            return await apply_change(workspace, self, Change.restore(at), message="/undo", answer="", brings_back=True)
         files = {parse_path(path): self.times * text.encode() if text is not None else None for path, text in self.files.items()}
-        return await apply_change(context, Change.of(files), message="edit", answer="Done.")
+        return await apply_change(workspace, self, Change.of(files), message="edit", answer="Done.")
+
+    async def run_approved(
+        self, effect: Mapping[str, Json], ending: Ending, _scope: Scope, workspace: AgentWorkspace, /
+    ) -> CallResult:
+        return await run_approved_change(workspace, effect, ending)
 
 
 SPEC: Final = AgentSpec(name="clerk", model="small", tools=(*GATED, "write_files"), grants=GRANTS)
@@ -82,8 +89,15 @@ class Desk:
         config = config_with()
         self.rag = build_rag(ArithmeticCalls(), config)
         self.cascade = Cascade(config)
-        tools = {**TOOLS, "write_files": f"{__name__}:WriteFiles"}
-        self.toolbox = Toolbox(self.rag, self.cascade, tools=tools, workspaces=lambda: self.workspaces)
+        services = FakeServices(rag=self.rag, cascade=self.cascade, workspaces=self.workspaces)
+
+        def open_toolsets(turn: ToolTurn) -> Sequence[Toolset]:
+            def needs(scope: Scope) -> Needs:
+                return (AgentWorkspace.open(scope, turn.grants, self.workspaces),)
+
+            return (*gateway_toolsets(services, turn), ToolClasses(("write_files",), needs, load=lambda _: WriteFiles))
+
+        self.toolbox = Toolbox(open_toolsets)
 
     @classmethod
     async def open(cls) -> "Desk":

@@ -17,9 +17,8 @@ from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.tenancy.settings import Cascade
 from spass.testing.model import Answer, ScriptedModel
 from spass.tools.chat_models import ChatModels
-from spass.tools.toolbox import Toolbox
 from tests.unit.agents.engine_harness import CONFIG, spoken
-from tests.unit.tools.fakes import FakeReader, rag_with, table_of
+from tests.unit.tools.fakes import FakeReader, FakeServices, rag_with, table_of, toolbox_of
 
 Line = Message | ChatDelta | AttemptFailed | AsyncGenerator[ChatDelta, None]
 
@@ -46,10 +45,11 @@ class Company:
         cascade = Cascade(CONFIG)
         calls = Calls(CONFIG, router, cascade)
         models = ChatModels(calls, CONFIG)
-        toolbox = Toolbox(rag_with(self.reader), cascade, chat_models=lambda: models, delegates=lambda: self.delegates)
+        services = FakeServices(rag=rag_with(self.reader), tool_models=models, cascade=cascade)
+        toolbox = toolbox_of(services=services)
         self.engine = Engine(calls, toolbox, self.reader, cascade)
         registry = AgentRegistry(self.agents)
-        self.delegates = AgentDelegates(self.engine, lambda: registry)
+        services.delegates = AgentDelegates(self.engine, lambda: registry)
 
     def _answer(self, request: ChatRequest, context: CallContext) -> Answer | AsyncGenerator[ChatDelta, None]:
         context.attempt.sent = True

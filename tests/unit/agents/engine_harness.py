@@ -21,8 +21,7 @@ from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.model import Answer, ScriptedModel
 from spass.tools.chat_models import ChatModels
-from spass.tools.toolbox import Toolbox
-from tests.unit.tools.fakes import FakeReader, rag_with
+from tests.unit.tools.fakes import FakeReader, rag_with, toolbox_of
 
 CONFIG = GatewayConfig.model_validate(
     {
@@ -58,7 +57,7 @@ class EngineHarness:
         router = Router(CONFIG.llm, CONFIG.models, lambda name: "key", provider_of=lambda *_: self.model)
         cascade = Cascade(CONFIG)
         calls = Calls(CONFIG, router, cascade)
-        toolbox = Toolbox(rag_with(self.reader), cascade, chat_models=lambda: ChatModels(calls, CONFIG))
+        toolbox = toolbox_of(rag=rag_with(self.reader), tool_models=ChatModels(calls, CONFIG), cascade=cascade)
         self.engine = Engine(calls, toolbox, self.reader, cascade)
 
     async def events(

@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import pytest
 from pydantic import model_validator
@@ -15,19 +15,19 @@ from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.agents.kinds.native_react import NativeReActAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.agents.kinds.protocols import REACT, STRUCTURED, Protocol
+from spass.calls.scope import Scope
 from spass.calls.text_calls import TextCallReader
 from spass.core.effects import Infer
 from spass.core.events import collect
 from spass.core.json import dump_canonical
 from spass.core.messages import FinishReason, Json, ToolCallDelta
 from spass.llm.types import ChatDelta, collect_deltas
-from spass.tenancy.config import GatewayConfig
-from spass.tenancy.settings import Cascade
-from spass.tools.base import Tool, ToolContext
+from spass.tools.base import Tool
 from spass.tools.toolbox import Toolbox
+from spass.tools.toolset import ToolClasses
 from tests.sampling import sampled
 from tests.unit.agents.bfcl import CorpusCall, corpus_calls
-from tests.unit.tools.fakes import FakeReader, rag_with, scope_for
+from tests.unit.tools.fakes import scope_for
 
 pytestmark = pytest.mark.anyio
 
@@ -43,8 +43,6 @@ received: list[Json] = []
 class Recording(Tool):
     """Record any arguments."""
 
-    tool_name: ClassVar[str] = "recording"
-
     given: dict[str, Any]
 
     @model_validator(mode="before")
@@ -52,7 +50,7 @@ class Recording(Tool):
     def _reject_unknown_keys(cls, data: object) -> object:
         return {"given": data}
 
-    async def run(self, _context: ToolContext, /) -> Json:
+    async def run(self, _scope: Scope, /) -> Json:
         received.append(self.given)
         return "done"
 
@@ -152,8 +150,8 @@ KINDS: Final[Sequence[tuple[BaseAgent, Sequence[Spelling]]]] = [
 @pytest.mark.parametrize("kind", range(3), ids=["native", "structured", "react"])
 async def test_the_tool_receives_exactly_the_arguments_that_a_model_wrote(kind: int, spelling: int) -> None:
     agent, spellings = KINDS[kind]
-    tools = {spec.name: f"{__name__}:Recording" for call in calls() for spec in call.specs}
-    toolbox, scope = Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()), tools=tools), scope_for()
+    names = {spec.name for call in calls() for spec in call.specs}
+    toolbox, scope = Toolbox(lambda _: (ToolClasses(names, load=lambda _: Recording),)), scope_for()
     for call in sampled(calls(), 5):
         received.clear()
         context = AgentContext(tools=tuple(spec.name for spec in call.specs), specs=call.specs)

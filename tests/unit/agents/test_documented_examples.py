@@ -17,7 +17,7 @@ import pytest
 ROOT: Final = Path(__file__).resolve().parents[3]
 GUIDE: Final = "docs/extending.md"
 REGISTRIES: Final = {
-    "spass.tools.": "shared/spass/tools/registry.py",
+    "ToolEntry(": "shared/spass/tools/registry.py",
     "spass.agents.": "shared/spass/agents/kinds/registry.py",
     "ProviderEntry(": "shared/spass/llm/provider_registry.py",
     "Route(": "infra/routes.py",

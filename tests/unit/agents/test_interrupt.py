@@ -12,6 +12,7 @@ import pytest
 from spass.agents.interrupt import StopSignal, interruptible
 from spass.agents.kinds import BaseAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
+from spass.calls.scope import CallReports
 from spass.core.cost import Cost, CostSource, CostTally
 from spass.core.effects import Infer, ToolOutcome
 from spass.core.errors import StorageUnavailable, UpstreamError
@@ -36,7 +37,6 @@ from spass.core.time import Deadline
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.store.leases import LeaseLost, renewing
 from spass.testing.model import Answer
-from spass.tools.base import ForwardEvent, ReportProgress
 from spass.tools.side_by_side import run_side_by_side
 from tests.sampling import SOAK
 from tests.unit.agents.driver_harness import USAGE, ScriptedReply, ScriptedWorld, check_events, echo
@@ -109,19 +109,19 @@ class PausingWorld(ScriptedWorld):
         finally:
             self.open_streams -= 1
 
-    async def _call(self, call: ToolCall, report_progress: ReportProgress, forward: ForwardEvent) -> ToolOutcome:
+    async def _call(self, call: ToolCall, reports: CallReports) -> ToolOutcome:
         """Work within the call makes a call of its own, which makes another one."""
         self.executed.append(call)
         await self.pause()
-        report_progress("half")
+        reports.progress("half")
         inner, innermost = (replace(call, id=f"{call.id}.{number}") for number in (1, 2))
-        forward(Nested("a", call.id, ToolCallStarted(inner)))
+        reports.forward(Nested("a", call.id, ToolCallStarted(inner)))
         await self.pause()
-        forward(Nested("b", inner.id, ToolCallStarted(innermost)))
-        forward(Nested("b", inner.id, ToolProgress(innermost.id, "half")))
+        reports.forward(Nested("b", inner.id, ToolCallStarted(innermost)))
+        reports.forward(Nested("b", inner.id, ToolProgress(innermost.id, "half")))
         await self.pause()
-        forward(Nested("b", inner.id, ToolCallFinished(echo(innermost))))
-        forward(Nested("a", call.id, ToolCallFinished(echo(inner))))
+        reports.forward(Nested("b", inner.id, ToolCallFinished(echo(innermost))))
+        reports.forward(Nested("a", call.id, ToolCallFinished(echo(inner))))
         await self.pause()
         return echo(call)
 

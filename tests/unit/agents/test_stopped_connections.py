@@ -18,9 +18,8 @@ from spass.llm.router import Router
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
-from spass.tools.toolbox import Toolbox
 from tests.unit.agents.engine_harness import agent
-from tests.unit.tools.fakes import FakeReader, rag_with, scope_for, table_of
+from tests.unit.tools.fakes import FakeReader, rag_with, scope_for, table_of, toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -64,7 +63,7 @@ def engine_for(url: str) -> Engine:
     )
     cascade, reader = Cascade(config), FakeReader()
     calls = Calls(config, Router(config.llm, config.models, lambda _: "key"), cascade)
-    return Engine(calls, Toolbox(rag_with(reader), cascade), reader, cascade)
+    return Engine(calls, toolbox_of(rag=rag_with(reader), cascade=cascade), reader, cascade)
 
 
 @pytest.mark.parametrize("words", [(), ("So ", "far ", "so ", "good ")], ids=["before the first byte", "in the text"])

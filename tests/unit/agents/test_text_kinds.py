@@ -17,11 +17,8 @@ from spass.core.effects import Infer, user
 from spass.core.errors import ContextLengthExceeded
 from spass.core.events import Event, InferenceFinished, Token, TurnFinished, collect
 from spass.core.messages import FinishReason, Message, Role, ToolSpec
-from spass.tenancy.config import GatewayConfig
-from spass.tenancy.settings import Cascade
-from spass.tools.toolbox import Toolbox
 from tests.unit.agents.driver_harness import ScriptedReply, ScriptedWorld
-from tests.unit.tools.fakes import FakeReader, rag_with, scope_for, table_of
+from tests.unit.tools.fakes import scope_for, table_of, toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -121,10 +118,10 @@ async def test_after_an_overflow_the_shorter_history_is_text_and_no_tool_runs_tw
 async def test_a_bad_call_is_not_run_and_the_model_reads_why(kind: str, call: str, error: str) -> None:
     agent, p = AGENTS[kind]
     world = ScriptedWorld([ScriptedReply(call.replace("A:", p.action).replace("I:", p.input)), ScriptedReply(f"{p.final} No.")])
-    toolbox, scope = Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig())), scope_for()
+    toolbox, scope = toolbox_of(), scope_for()
     names = ("calculator", "current_datetime", "rag_query")
     driver = Driver(world, partial(toolbox.run_all, scope, allowed=names), scope)
-    events = [event async for event in driver.run(agent, "?", AgentContext(tools=names, specs=toolbox.specs(names)))]
+    events = [event async for event in driver.run(agent, "?", AgentContext(tools=names, specs=toolbox.specs(scope, names)))]
     (outcome,) = collect(events).tool_calls
     assert not outcome.ok
     observation = world.effects[1].messages[-1]

@@ -35,10 +35,9 @@ from spass.tenancy.settings import Cascade
 from spass.testing.aws import MemoryAws
 from spass.testing.event_log import EventLog
 from spass.testing.model import ScriptedModel
-from spass.tools.base import Tool, ToolContext, ToolError
-from spass.tools.toolbox import Toolbox
+from spass.tools.base import Tool, ToolError
 from tests.simulated.interpreter import InProcessSandbox
-from tests.unit.tools.fakes import FakeReader, rag_with
+from tests.unit.tools.fakes import FakeReader, rag_with, toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -68,16 +67,15 @@ HOWS: Final = ("answer", "answer", "embed", "fail", "model fails", "slow", "stor
 class Wild(Tool):
     """Ends as ``how`` says."""
 
-    tool_name: ClassVar[str] = "wild"
     timeout: ClassVar[float] = 0.01
     calls: ClassVar[Calls]
 
     how: str
 
-    async def run(self, context: ToolContext, /) -> Json:
+    async def run(self, scope: Scope, /) -> Json:
         match self.how:
             case "embed":
-                await self.calls.embed(context.scope, [SECRET] * 3)
+                await self.calls.embed(scope, [SECRET] * 3)
             case "fail":
                 raise ToolError(f"Do not say {SECRET}.")
             case "model fails":
@@ -144,7 +142,7 @@ class RandomRuns:
         router = Router(CONFIG.llm, CONFIG.models, lambda _: None, provider_of=lambda *_: model)
         self._cascade, reader = Cascade(CONFIG), FakeReader()
         Wild.calls = Calls(CONFIG, router, self._cascade)
-        toolbox = Toolbox(rag_with(reader), self._cascade, tools={"wild": f"{__name__}:Wild"})
+        toolbox = toolbox_of(Wild, rag=rag_with(reader), cascade=self._cascade)
         self.engine = Engine(Wild.calls, toolbox, reader, self._cascade, Availability(InProcessSandbox))
         self.requests: list[RequestId] = []
         self.ends: Counter[str] = Counter()

@@ -3,24 +3,24 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import pytest
 
 from spass.agents.engine import Engine
 from spass.agents.spec import AgentSpec
 from spass.calls.pipeline import Calls
+from spass.calls.scope import Scope
 from spass.core.events import Event, Failed, InferenceFinished, Token, ToolCallFinished, ToolCallStarted, TurnFinished
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
 from spass.llm.router import Router
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
-from spass.tools.base import Tool, ToolContext
-from spass.tools.toolbox import Toolbox
+from spass.tools.base import Tool
 from tests.unit.agents.engine_harness import agent
 from tests.unit.llm.wire_forms import SCRIPTS, WIRE_FORMS, WIRE_PATHS, WireScript
-from tests.unit.tools.fakes import FakeReader, rag_with, scope_for
+from tests.unit.tools.fakes import FakeReader, scope_for, toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -32,14 +32,11 @@ CONTENT_TYPES: Final = {"ollama": "application/x-ndjson"}
 class Weather(Tool):
     """Tell the weather."""
 
-    tool_name: ClassVar[str] = "weather"
-
     city: str
     days: int = 1
     places: tuple[str, ...] = ()
 
-    async def run(self, context: ToolContext, /) -> Json:
-        del context
+    async def run(self, _scope: Scope, /) -> Json:
         return {"weather": f"rain in {self.city}"}
 
 
@@ -66,7 +63,7 @@ def engine_over(provider: str, script: WireScript, requests: list[HttpRequest]) 
             }
         )
         router, cascade = Router(config.llm, config.models, lambda _: None), Cascade(config)
-        toolbox = Toolbox(rag_with(FakeReader()), cascade, tools={"weather": f"{__name__}:Weather"})
+        toolbox = toolbox_of(Weather, cascade=cascade)
         yield Engine(Calls(config, router, cascade), toolbox, FakeReader(), cascade), router
 
 

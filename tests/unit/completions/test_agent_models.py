@@ -19,11 +19,10 @@ from spass.llm.types import ChatDelta
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.settings import Cascade
 from spass.testing.model import Deltas, in_turn
-from spass.tools.toolbox import Toolbox
 from tests.unit.calls.scripted_provider import CONFIG, audit_of, calls_of, make_scope, scripted_model
 from tests.unit.completions.no_services import no_toolbox
 from tests.unit.completions.test_service import chat
-from tests.unit.tools.fakes import FakeReader, rag_with
+from tests.unit.tools.fakes import FakeReader, rag_with, toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -59,7 +58,7 @@ class WaitingReader(FakeReader):
 def service(script: Sequence[Deltas], reader: FakeReader | None = None) -> Completions:
     cascade, reader = Cascade(CONFIG), reader or FakeReader()
     calls = calls_of(scripted_model(in_turn(script)))
-    engine = Engine(calls, Toolbox(rag_with(reader), cascade), reader, cascade)
+    engine = Engine(calls, toolbox_of(rag=rag_with(reader), cascade=cascade), reader, cascade)
     models = AgentModels(engine, lambda: AgentRegistry(AGENTS))
     return Completions(calls, CONFIG, cascade, no_toolbox, lambda: models)
 

@@ -21,12 +21,11 @@ from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.faults import Fault, FaultPlan, inject
 from spass.tools.registry import TOOLS
-from spass.tools.toolbox import Toolbox
 from tests.unit.calls.scripted_provider import CONFIG, calls_of, make_scope
 from tests.unit.completions.chunk_collector import collect_chunks
 from tests.unit.completions.no_services import no_agents
 from tests.unit.completions.test_server_tools import Model, calling, chat, message_of, names_offered, says
-from tests.unit.tools.fakes import FakeReader, rag_with
+from tests.unit.tools.fakes import toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +46,7 @@ def config(**defaults: Json) -> GatewayConfig:
 
 
 def service_of(model: Model, cascade: Cascade, gateway: GatewayConfig) -> Completions:
-    return Completions(calls_of(model, gateway), gateway, cascade, lambda: Toolbox(rag_with(FakeReader()), cascade), no_agents)
+    return Completions(calls_of(model, gateway), gateway, cascade, lambda: toolbox_of(cascade=cascade), no_agents)
 
 
 def without_marks(request: ChatRequest) -> list[Message]:

@@ -30,7 +30,7 @@ from spass.tools.toolbox import Toolbox
 from tests.unit.calls.scripted_provider import CONFIG, audit_of, calls_of, make_scope
 from tests.unit.completions.chunk_collector import collect_chunks
 from tests.unit.completions.no_services import no_agents
-from tests.unit.tools.fakes import FakeReader, rag_with, scope_for, table_of
+from tests.unit.tools.fakes import FakeReader, rag_with, scope_for, table_of, toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -52,7 +52,7 @@ class Model(ScriptedModel):
 
     def completions(self, config: GatewayConfig = WITH_TOOLS) -> Completions:
         return Completions(
-            calls_of(self, config), config, Cascade(config), lambda: Toolbox(rag_with(FakeReader()), Cascade(config)), no_agents
+            calls_of(self, config), config, Cascade(config), lambda: toolbox_of(cascade=Cascade(config)), no_agents
         )
 
 
@@ -411,7 +411,7 @@ def test_prepare_creates_the_toolbox_if_any_tenant_has_server_tools() -> None:
 
     def create() -> Toolbox:
         toolboxes.append(True)
-        return Toolbox(rag_with(FakeReader()), Cascade(CONFIG))
+        return toolbox_of(cascade=Cascade(CONFIG))
 
     tenant = {"id": "acme", "defaults": {"tools_enabled_default": ["calculator"]}}
     config = GatewayConfig.model_validate(CONFIG.model_dump() | {"tenants": [tenant]})
@@ -427,7 +427,7 @@ async def test_a_server_tool_acts_for_the_callers_tenant() -> None:
         calls_of(model, WITH_TOOLS),
         WITH_TOOLS,
         Cascade(WITH_TOOLS),
-        lambda: Toolbox(rag_with(reader), Cascade(WITH_TOOLS)),
+        lambda: toolbox_of(rag=rag_with(reader), cascade=Cascade(WITH_TOOLS)),
         no_agents,
     ).complete(scope, chat())
     assert reader.queries == [("demo", "notes", "Bonn?", 5)]
@@ -452,7 +452,7 @@ async def test_unavailable_storage_in_a_tool_fails_the_request() -> None:
             calls_of(model, WITH_TOOLS),
             WITH_TOOLS,
             Cascade(WITH_TOOLS),
-            lambda: Toolbox(rag_with(Broken()), Cascade(WITH_TOOLS)),
+            lambda: toolbox_of(rag=rag_with(Broken()), cascade=Cascade(WITH_TOOLS)),
             no_agents,
         ).complete(scope_for(), chat())
     assert len(model.requests) == 1
@@ -474,7 +474,7 @@ async def test_a_cancelled_request_cancels_its_running_tools(store: TenantStore)
         calls_of(model, WITH_TOOLS),
         WITH_TOOLS,
         Cascade(WITH_TOOLS),
-        lambda: Toolbox(rag_with(Slow()), Cascade(WITH_TOOLS)),
+        lambda: toolbox_of(rag=rag_with(Slow()), cascade=Cascade(WITH_TOOLS)),
         no_agents,
     )
     task = asyncio.create_task(service.complete(make_scope(store), chat()))

@@ -12,7 +12,7 @@ from spass.agents.kinds.native_react import NativeReActAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.core.effects import CallTools, ToolOutcome, user
 from spass.core.messages import Json, Message, Role, ToolCall, ToolSpec
-from spass.tools.registry import TOOLS, load_tool
+from spass.tools.registry import load_tool
 from tests.unit.local.standin_turns import run_turn
 
 REACT = NativeReActAgent()
@@ -44,7 +44,7 @@ class Run:
     calls: list[tuple[str, Json]] = field(default_factory=list)
 
     def ask(self, question: str) -> str:
-        specs = tuple(WEATHER if name == "weather" else load_tool(TOOLS[name]).spec() for name in self.tools)
+        specs = tuple(WEATHER if name == "weather" else load_tool(name).spec() for name in self.tools)
         context = AgentContext(self.conversation, tuple(self.tools), specs=specs)
         turn = run_turn(self.agent, question, context, self._call_tools)
         self.replies += turn.replies

@@ -1,6 +1,7 @@
 """A scope whose table records writes, and a reader that returns fixed texts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from spass.aws.job_targets import NO_JOB_TARGETS
@@ -8,8 +9,10 @@ from spass.aws.jobs import AwsJobs
 from spass.aws.objects import S3Objects
 from spass.aws.uploads import S3Uploads
 from spass.calls.scope import Scope
+from spass.core.code_calls import Sandbox
 from spass.core.errors import IndexNotFound, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId, RequestId, TenantId, UserId
+from spass.core.time import now_s
 from spass.llm.types import EmbeddingReply
 from spass.rag.index.answers import Hit, QueryAnswer
 from spass.rag.index.cache import ObjectCache
@@ -18,16 +21,26 @@ from spass.rag.index.embedding_model import EmbeddingModel
 from spass.rag.search.reader import Reader
 from spass.rag.write.delete import IndexDeleter
 from spass.rag.write.writer import Writer
+from spass.sandbox.none import no_sandbox
 from spass.store.attributes import Item
 from spass.store.keys import Key
 from spass.store.table import TenantTable
 from spass.store.tenant_store import TenantStore
 from spass.store.work_line import WorkLine
 from spass.store.writes import Put, Write
-from spass.tenancy.config import GatewayConfig
+from spass.tenancy.config import GatewayConfig, SearchConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
-from spass.tools.base import Rag, ToolContext
+from spass.tools.base import Rag, Tool
+from spass.tools.chat_models import ChatModels
+from spass.tools.delegates import Delegates
+from spass.tools.editor.protocol import Editor
+from spass.tools.gateway import gateway_toolsets
+from spass.tools.lineage_searcher import LineageSearcher
+from spass.tools.search.engine import SearchEngine
+from spass.tools.toolbox import Toolbox
+from spass.tools.toolset import ToolClasses
+from spass.workspaces.service import Workspaces
 
 
 def fail() -> NoReturn:
@@ -122,6 +135,29 @@ def rag_with(reader: Reader) -> Rag:
     return Rag(embedder, reader, Writer(embedder, cache), IndexDeleter(cache))
 
 
-def context_for(reader: Reader | None = None) -> ToolContext:
-    """Return the context of a tool call of the tenant ``demo``."""
-    return ToolContext(scope_for(), rag_with(reader or FakeReader()), Cascade(GatewayConfig()))
+ABSENT: Any = None
+"""A service that a test must not use."""
+
+
+@dataclass
+class FakeServices:
+    """The services that tools need, of which a test gives those that it uses."""
+
+    rag: Rag = field(default_factory=lambda: rag_with(FakeReader()))
+    cascade: Cascade = field(default_factory=lambda: Cascade(GatewayConfig()))
+    search_engine: SearchEngine = field(default_factory=lambda: SearchEngine(SearchConfig(), lambda _: None))
+    workspaces: Workspaces = field(default_factory=Workspaces)
+    sandbox: Sandbox = field(default_factory=no_sandbox)
+    tool_models: ChatModels = ABSENT
+    delegates: Delegates = ABSENT
+    lineage_search: LineageSearcher = ABSENT
+    editor: Editor = ABSENT
+
+
+def toolbox_of(
+    *tools: type[Tool], services: FakeServices | None = None, clock: Callable[[], int] = now_s, **given: Any
+) -> Toolbox:
+    """Return the tools of a gateway with the services that are ``given``, and further ``tools`` of a test."""
+    parts = services or FakeServices(**given)
+    own = ToolClasses([tool.tool_name for tool in tools], load={tool.tool_name: tool for tool in tools}.__getitem__)
+    return Toolbox(lambda turn: (*gateway_toolsets(parts, turn), own), clock=clock)

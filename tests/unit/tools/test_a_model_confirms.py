@@ -19,8 +19,8 @@ from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply,
 from spass.rag.index.documents import NewDocument
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
-from spass.tools.toolbox import Toolbox
 from tests.unit.rag.conftest import RagHarness
+from tests.unit.tools.fakes import toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +69,7 @@ async def run_turn(harness: RagHarness, clerk: ConfirmingModel) -> Sequence[Any]
     """Return the results of the tools that the model called in one turn."""
     router = Router(CONFIG.llm, CONFIG.models, lambda _: "key", provider_of=lambda *_: clerk)
     cascade = Cascade(CONFIG)
-    engine = Engine(Calls(CONFIG, router, cascade), Toolbox(harness.rag, cascade), harness.rag.reader, cascade)
+    engine = Engine(Calls(CONFIG, router, cascade), toolbox_of(rag=harness.rag, cascade=cascade), harness.rag.reader, cascade)
     agent = AgentSpec(name="librarian", model="clerk", tools=tuple(TOOLS))
     identity = replace(harness.scope.caller.identity, allowed_models=("*",))
     scope = replace(harness.scope, caller=replace(harness.scope.caller, identity=identity, user=UserId("ada")))

@@ -12,7 +12,7 @@ from spass.core.messages import Json
 from spass.tools.base import ToolError
 from spass.tools.builtin.arithmetic import MAX_BITS, InvalidExpression, evaluate
 from spass.tools.builtin.calculator import Calculator, to_json_number
-from tests.unit.tools.fakes import context_for
+from tests.unit.tools.fakes import scope_for
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_decimals_obey_the_laws_of_arithmetic(a: str, b: str, c: str) -> None:
 
 @pytest.mark.anyio
 async def test_the_result_repeats_the_expression() -> None:
-    context = context_for()
+    context = scope_for()
     assert await Calculator(expression="6 * 7").run(context) == {"expression": "6 * 7", "result": 42}
     with pytest.raises(ToolError) as caught:
         await Calculator(expression="9**9**9**9").run(context)

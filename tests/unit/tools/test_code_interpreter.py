@@ -20,7 +20,7 @@ from spass.tenancy.settings import Cascade
 from spass.tools.builtin.code_interpreter import CodeInterpreter
 from spass.tools.toolbox import Toolbox
 from tests.unit.calls.scripted_provider import CONFIG, audit_of, make_scope, memory_store
-from tests.unit.tools.fakes import FakeReader, rag_with
+from tests.unit.tools.fakes import toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -65,7 +65,7 @@ def store() -> TenantStore:
 
 
 def toolbox(sandbox: Sandbox) -> Toolbox:
-    return Toolbox(rag_with(FakeReader()), Cascade(CONFIG), sandbox=lambda: sandbox)
+    return toolbox_of(sandbox=sandbox, cascade=Cascade(CONFIG))
 
 
 async def run(sandbox: Sandbox, scope: Scope, **arguments: object) -> ToolOutcome:

@@ -20,12 +20,11 @@ from spass.core.ids import DocumentId, IndexId, UserId
 from spass.core.messages import ToolCall
 from spass.core.time import now_s
 from spass.rag.index.documents import NewDocument
-from spass.tenancy.config import GatewayConfig
-from spass.tenancy.settings import Cascade
-from spass.tools.registry import TOOLS, load_tool
+from spass.tools.registry import load_tool
 from spass.tools.results import MAX_RESULT_BYTES
 from spass.tools.toolbox import Toolbox
 from tests.unit.rag.conftest import RagHarness, config_with
+from tests.unit.tools.fakes import toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -66,7 +65,7 @@ class ToolUser:
 
     def later(self) -> "ToolUser":
         """Return the same user 62 seconds later, when all tokens have expired."""
-        return replace(self, box=Toolbox(self.harness.rag, Cascade(GatewayConfig()), clock=lambda: now_s() + 62))
+        return replace(self, box=toolbox_of(rag=self.harness.rag, clock=lambda: now_s() + 62))
 
     async def preview(self, name: str, arguments: Mapping[str, Any]) -> Any:
         return (await self.call(name, arguments))["preview"]
@@ -83,7 +82,7 @@ class ToolUser:
 @pytest.fixture
 def tool_user(harness: RagHarness) -> ToolUser:
     scope = replace(harness.scope, caller=replace(harness.scope.caller, user=UserId("ada")))
-    return ToolUser(harness, Toolbox(harness.rag, Cascade(GatewayConfig())), scope)
+    return ToolUser(harness, toolbox_of(rag=harness.rag), scope)
 
 
 @pytest.fixture
@@ -317,7 +316,7 @@ async def test_a_change_that_would_be_refused_gets_no_token(
 
 
 async def test_no_token_for_a_change_that_the_embedding_model_cannot_make(berlin: ToolUser) -> None:
-    other = Toolbox(berlin.harness.cold(config_with("another", 8)), Cascade(GatewayConfig()))
+    other = toolbox_of(rag=berlin.harness.cold(config_with("another", 8)))
     calls: list[tuple[str, dict[str, Any], bool]] = [
         ("rag_doc_append", CALLS["rag_doc_append"], True),
         ("rag_doc_patch", CALLS["rag_doc_patch"], True),
@@ -468,7 +467,7 @@ async def test_documents_are_listed_in_pages_within_the_result_limit(tool_user: 
 
 @pytest.mark.parametrize("name", ["rag_query", "rag_index_list", "rag_index_describe", "rag_doc_list", "rag_doc_get"])
 def test_a_tool_that_reads_has_the_timeout_of_a_query(name: str) -> None:
-    assert load_tool(TOOLS[name]).timeout == 60
+    assert load_tool(name).timeout == 60
 
 
 async def test_a_query_of_an_absent_index_names_those_of_the_tenant(berlin: ToolUser) -> None:

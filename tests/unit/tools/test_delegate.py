@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 
-from spass.calls.scope import Scope
+from spass.calls.scope import CallReports, Scope
 from spass.core.effects import ToolOutcome
 from spass.core.ids import ApprovalId, WorkspaceId
 from spass.core.messages import FinishReason, Json, ToolCall
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
-from spass.tools.base import ToolContext
 from spass.tools.delegates import Delegation
 from spass.tools.grants import NO_GRANTS, Grants
-from spass.tools.toolbox import Toolbox
-from tests.unit.tools.fakes import FakeReader, rag_with, scope_for
+from tests.unit.tools.fakes import scope_for, toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -31,17 +29,17 @@ class FakeDelegates:
 
     delegation: Delegation = field(default_factory=lambda: Delegation("Done.", FinishReason.STOP))
     tasks: list[tuple[str, str]] = field(default_factory=list)
-    contexts: list[ToolContext] = field(default_factory=list)
+    calls: list[tuple[str, Grants]] = field(default_factory=list)
 
-    async def run(self, context: ToolContext, agent: str, task: str) -> Delegation:
-        self.contexts.append(context)
+    async def run(self, scope: Scope, grants: Grants, agent: str, task: str) -> Delegation:
+        self.calls.append((scope.reports.call_id, grants))
         self.tasks.append((agent, task))
         return self.delegation
 
     async def call(self, arguments: Mapping[str, Json], *, scope: Scope | None = None, grants: Grants = GRANTS) -> ToolOutcome:
-        toolbox = Toolbox(rag_with(FakeReader()), CASCADE, delegates=lambda: self)
+        toolbox = toolbox_of(delegates=self, cascade=CASCADE)
         call = ToolCall("call_1", "delegate", json.dumps(arguments))
-        return await toolbox.execute(scope or scope_for(), call, allowed=["delegate"], grants=grants)
+        return await toolbox.execute(scope or scope_for(), call, CallReports(call.id), allowed=["delegate"], grants=grants)
 
 
 def error_code(outcome: ToolOutcome) -> str:
@@ -63,7 +61,7 @@ async def test_the_result_is_what_the_delegate_did() -> None:
     }
     assert (outcome.ok, outcome.waiting, outcome.versions, outcome.approval) == (True, ("apr_1",), (4, 5), None)
     assert delegates.tasks == [("coder", "Do it.")]
-    assert (delegates.contexts[0].call_id, delegates.contexts[0].grants) == ("call_1", GRANTS)
+    assert delegates.calls == [("call_1", GRANTS)]
 
 
 @pytest.mark.parametrize(
@@ -84,13 +82,10 @@ async def test_another_name_than_those_of_the_list_is_an_unknown_agent(name: str
     assert delegates.tasks == []
 
 
-async def test_without_a_workspace_or_delegates_the_tool_is_unavailable() -> None:
+async def test_without_a_workspace_the_tool_is_unavailable() -> None:
     delegates = FakeDelegates()
     assert error_code(await delegates.call({"agent": "coder", "task": "x"}, grants=NO_GRANTS)) == "tool_unavailable"
-    toolbox = Toolbox(rag_with(FakeReader()), CASCADE)
-    call = ToolCall("call_1", "delegate", '{"agent": "coder", "task": "x"}')
-    assert error_code(await toolbox.execute(scope_for(), call, allowed=["delegate"], grants=GRANTS)) == "tool_unavailable"
-    answer = await toolbox.execute_direct(scope_for(), "delegate", {"agent": "coder", "task": "x"})
+    answer = await toolbox_of().execute_direct(scope_for(), "delegate", {"agent": "coder", "task": "x"})
     result: Any = answer.body.result
     assert (answer.failed, result["error"]["code"]) == (True, "tool_unavailable")
 

@@ -10,12 +10,10 @@ from spass.core.effects import ToolOutcome
 from spass.core.ids import AgentName, SessionId
 from spass.core.messages import Json, Role, ToolCall
 from spass.core.time import Timestamp
-from spass.tenancy.config import GatewayConfig
-from spass.tenancy.settings import Cascade
 from spass.tools.lineage_searcher import LineageHit, LineageSearchResult
 from spass.tools.results import MAX_RESULT_BYTES
 from spass.tools.toolbox import Toolbox
-from tests.unit.tools.fakes import FakeReader, rag_with, scope_for
+from tests.unit.tools.fakes import scope_for, toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +43,7 @@ def lineage_searcher() -> FakeLineageSearcher:
 
 @pytest.fixture
 def box(lineage_searcher: FakeLineageSearcher) -> Toolbox:
-    return Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()), lambda: lineage_searcher)
+    return toolbox_of(lineage_search=lineage_searcher)
 
 
 async def call(box: Toolbox, arguments: str, scope: Scope | None = None) -> ToolOutcome:
@@ -97,11 +95,9 @@ async def test_invalid_arguments_are_refused(box: Toolbox, lineage_searcher: Fak
 async def test_outside_of_a_session_the_result_is_the_error_no_session(
     box: Toolbox, lineage_searcher: FakeLineageSearcher
 ) -> None:
-    without_searcher = Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()))
     for answer in (
         (await call(box, '{"query": "zebra"}', scope_for())).result,
         (await call(box, '{"query": "zebra"}', scope_for().for_agent(AGENT))).result,
-        (await call(without_searcher, '{"query": "zebra"}')).result,
         (await box.execute_direct(scope_for(), "lineage_search", {"query": "zebra"})).body.result,
     ):
         assert isinstance(answer, dict)

@@ -23,7 +23,7 @@ from spass.testing.model import ScriptedModel
 from spass.tools.chat_models import ChatModels
 from spass.tools.toolbox import Toolbox
 from tests.unit.calls.scripted_provider import CONFIG, audit_of, calls_of, make_scope, memory_store
-from tests.unit.tools.fakes import FakeReader, rag_with
+from tests.unit.tools.fakes import toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +35,7 @@ def store() -> TenantStore:
 
 def toolbox(model: ScriptedModel, config: GatewayConfig = CONFIG) -> Toolbox:
     chat_models = ChatModels(calls_of(model, config), config)
-    return Toolbox(rag_with(FakeReader()), Cascade(config), chat_models=lambda: chat_models)
+    return toolbox_of(tool_models=chat_models, cascade=Cascade(config))
 
 
 async def ask(scripted: ScriptedModel, scope: Scope, /, *, by: str | None = None, **arguments: Json) -> ToolOutcome:
@@ -231,9 +231,3 @@ async def test_the_model_that_is_asked_is_reported_as_progress(store: TenantStor
         event async for event in toolbox(ScriptedModel("7")).run_all(make_scope(store), [call], allowed=["llm"], model="large")
     ]
     assert ToolProgress("c", "Asking large.") in events
-
-
-async def test_without_models_the_tool_says_so(store: TenantStore) -> None:
-    box = Toolbox(rag_with(FakeReader()), Cascade(CONFIG))
-    outcome = await box.execute(make_scope(store), ToolCall("c", "llm", '{"prompt": "x"}'), allowed=["llm"])
-    assert error_of(outcome)[0] == "model_not_found"

@@ -22,7 +22,7 @@ from spass.tools.confirm_tokens import TokenRedemption
 from spass.tools.toolbox import Toolbox
 from tests.unit.calls.scripted_provider import make_scope
 from tests.unit.rag.conftest import RacingWriters, RagHarness
-from tests.unit.tools.fakes import FakeReader, rag_with
+from tests.unit.tools.fakes import toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -52,7 +52,7 @@ def new_process(store: TenantStore, clock: Callable[[], int] = now_s) -> ToolUse
     """Return an administrator at a new process. The operator's file has a memory for the tenant."""
     tenant = {"id": store.tenant, "defaults": {"memory": "The office is in Bonn.\n"}}
     cascade = Cascade(GatewayConfig.model_validate({"tenants": [tenant]}))
-    return ToolUser(make_scope(store, admin=True), cascade, Toolbox(rag_with(FakeReader()), cascade, clock=clock))
+    return ToolUser(make_scope(store, admin=True), cascade, toolbox_of(clock=clock, cascade=cascade))
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ async def test_only_an_admin_may_write_and_everybody_may_read(tool_user: ToolUse
 
 async def test_only_an_admins_model_is_offered_memory_write(tool_user: ToolUser, store: TenantStore) -> None:
     def offered(scope: Scope) -> list[str]:
-        return [tool.name for tool in tool_user.box.specs(["memory_read", "memory_write"], scope.caller.identity)]
+        return [tool.name for tool in tool_user.box.specs(scope, ["memory_read", "memory_write"])]
 
     assert offered(make_scope(store)) == ["memory_read"]
     assert offered(tool_user.scope) == ["memory_read", "memory_write"]

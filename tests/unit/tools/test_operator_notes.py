@@ -9,12 +9,10 @@ import pytest
 
 from spass.core.effects import Keep, Note, Recall, Recalled
 from spass.core.messages import Json, ToolCall
-from spass.tenancy.config import GatewayConfig
-from spass.tenancy.settings import Cascade
 from spass.tools.results import MAX_RESULT_BYTES
 from spass.tools.toolbox import Toolbox
 from tests.unit.memory.operators import Operators
-from tests.unit.tools.fakes import FakeReader, rag_with, scope_for
+from tests.unit.tools.fakes import scope_for, toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +24,7 @@ class ModelOfAnOperator:
     """A model that calls the tools. Each of its turns has a memory of its own."""
 
     operators: Operators = field(default_factory=Operators)
-    box: Toolbox = field(default_factory=lambda: Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig())))
+    box: Toolbox = field(default_factory=lambda: toolbox_of())
 
     def __post_init__(self) -> None:
         self.memory = self.operators.memory()
@@ -214,7 +212,7 @@ async def test_the_default_is_five_results_of_both_rankings(model: ModelOfAnOper
 
 
 async def test_the_descriptions_tell_them_from_the_memory_of_the_tenant(model: ModelOfAnOperator) -> None:
-    store, search, read, write = model.box.specs((*TOOLS, "memory_read", "memory_write"))
+    store, search, read, write = model.box.specs(scope_for(admin=True), (*TOOLS, "memory_read", "memory_write"))
     assert "memory_search" in store.description
     assert "memory_write" in store.description
     assert "memory_read" in search.description

@@ -15,12 +15,9 @@ from spass.core.effects import ToolOutcome
 from spass.core.errors import StorageUnavailable
 from spass.core.events import CallEvent, ToolCallFinished, ToolCallStarted, ToolProgress
 from spass.core.messages import Json, ToolCall
-from spass.tenancy.config import GatewayConfig
-from spass.tenancy.settings import Cascade
-from spass.tools.base import Tool, ToolContext, ToolError
-from spass.tools.registry import TOOLS
-from spass.tools.toolbox import MAX_CALLS, Toolbox
-from tests.unit.tools.fakes import FakeReader, rag_with, scope_for, table_of
+from spass.tools.base import Tool, ToolError
+from spass.tools.toolbox import MAX_CALLS
+from tests.unit.tools.fakes import scope_for, table_of, toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -41,20 +38,19 @@ RUNNING: ContextVar[Running] = ContextVar("RUNNING")
 class Wait(Tool):
     """Waits for ``steps`` iterations of the event loop, and then fails as ``failure`` says."""
 
-    tool_name: ClassVar[str] = "wait"
     category: ClassVar[str] = "reasoning"
 
     steps: int = 3
     failure: str = ""
     progress: str = ""
 
-    async def run(self, context: ToolContext, /) -> Json:
+    async def run(self, scope: Scope, /) -> Json:
         running = RUNNING.get()
         running.now += 1
         running.most = max(running.most, running.now)
-        running.reporters.append(context.report_progress)
+        running.reporters.append(scope.reports.progress)
         if self.progress:
-            context.report_progress(self.progress.replace("?", "\ud800"))
+            scope.reports.progress(self.progress.replace("?", "\ud800"))
         try:
             for _ in range(self.steps):
                 await asyncio.sleep(0)
@@ -83,7 +79,7 @@ def running() -> Running:
     return Running()
 
 
-BOX = Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()), tools={**TOOLS, "wait": f"{__name__}:Wait"})
+BOX = toolbox_of(Wait)
 
 
 def waits(*arguments: Mapping[str, Json]) -> list[ToolCall]:

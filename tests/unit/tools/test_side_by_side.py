@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spass.calls.scope import CallReports
 from spass.core.effects import ToolOutcome
 from spass.core.errors import StorageUnavailable
 from spass.core.events import CallEvent, Nested, ToolCallFinished, ToolCallStarted, ToolProgress
 from spass.core.messages import ToolCall
-from spass.tools.base import ForwardEvent, ReportProgress
-from spass.tools.outcomes import CallResult, outcome_of
+from spass.tools.base import CallResult
+from spass.tools.outcomes import outcome_of
 from spass.tools.side_by_side import run_side_by_side
 
 pytestmark = pytest.mark.anyio
@@ -46,7 +47,7 @@ class Runner:
         self.running = 0
         self.most = 0
 
-    async def run(self, call: ToolCall, report: ReportProgress, forward: ForwardEvent) -> ToolOutcome:
+    async def run(self, call: ToolCall, reports: CallReports) -> ToolOutcome:
         plan = self._plans[int(call.id)]
         self.running += 1
         self.most = max(self.most, self.running)
@@ -54,8 +55,8 @@ class Runner:
             for _ in range(plan.steps):
                 await asyncio.sleep(0)
             for number in range(plan.reports):
-                report(f"{number}")
-                forward(Nested("helper", call.id, ToolProgress(f"{call.id}.{number}", "half")))
+                reports.progress(f"{number}")
+                reports.forward(Nested("helper", call.id, ToolProgress(f"{call.id}.{number}", "half")))
                 await asyncio.sleep(0)
         except asyncio.CancelledError:
             for _ in range(STUBBORN_STEPS if plan.is_stubborn else 0):
@@ -63,7 +64,7 @@ class Runner:
             raise
         finally:
             self.running -= 1
-            asyncio.get_running_loop().call_soon(forward, Nested("helper", call.id, ToolProgress("late", "")))
+            asyncio.get_running_loop().call_soon(reports.forward, Nested("helper", call.id, ToolProgress("late", "")))
         if plan.fails:
             raise StorageUnavailable("The storage did not answer in time; try again.")
         return outcome_of(call, CallResult({}))

@@ -11,17 +11,16 @@ import anyio.to_thread
 import pytest
 
 from spass.agents.interrupt import StopSignal, interruptible
+from spass.calls.scope import Scope
 from spass.core.events import Event, InferenceFinished, ToolCallFinished, ToolCallStarted, TurnFinished, TurnStarted, collect
 from spass.core.messages import FinishReason, Json, Message, Role, ToolCall
 from spass.store.invocation import ServiceCall, invoke
-from spass.tenancy.config import GatewayConfig, SearchConfig
-from spass.tenancy.settings import Cascade
+from spass.tenancy.config import SearchConfig
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
-from spass.tools.base import Tool, ToolContext
-from spass.tools.registry import TOOLS
+from spass.tools.base import Tool
 from spass.tools.search.engine import SearchEngine
 from spass.tools.toolbox import Toolbox
-from tests.unit.tools.fakes import FakeReader, rag_with, scope_for, table_of
+from tests.unit.tools.fakes import scope_for, table_of, toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -33,12 +32,11 @@ RELEASED: Final = threading.Event()
 class Blocked(Tool):
     """Waits for ``what``, without end."""
 
-    tool_name: ClassVar[str] = "blocked"
     category: ClassVar[str] = "reasoning"
 
     what: str
 
-    async def run(self, context: ToolContext, /) -> Json:
+    async def run(self, _scope: Scope, /) -> Json:
         match self.what:
             case "a timer":
                 await asyncio.sleep(3600)
@@ -97,7 +95,7 @@ def check_cancelled(events: list[Event]) -> None:
 
 @pytest.mark.parametrize("what", ["a timer", "a thread of anyio", "a thread of asyncio", "a read of AWS", "tasks"])
 async def test_a_tool_that_waits_stops_at_once(what: str) -> None:
-    toolbox = Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()), tools={**TOOLS, "blocked": f"{__name__}:Blocked"})
+    toolbox = toolbox_of(Blocked)
     events, seconds = await run_and_stop(toolbox, ToolCall("call_1", "blocked", f'{{"what": "{what}"}}'))
     check_cancelled(events)
     assert seconds < MAX_SECONDS
@@ -114,7 +112,7 @@ async def test_a_search_that_waits_for_its_server_closes_the_connection() -> Non
 
     with serve(hang) as url:
         engine = SearchEngine(SearchConfig(provider="searxng", base_url=url), lambda _: None)
-        toolbox = Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()), search_engine=lambda: engine)
+        toolbox = toolbox_of(search_engine=engine)
         events, seconds = await run_and_stop(toolbox, ToolCall("call_1", "web_search", '{"query": "berlin"}'), 0.5)
         check_cancelled(events)
         assert await asyncio.to_thread(is_done.wait, MAX_SECONDS)
@@ -128,7 +126,7 @@ async def test_a_search_that_waits_for_its_key_stops_at_once() -> None:
         return None
 
     engine = SearchEngine(SearchConfig(provider="tavily", api_key_env="TAVILY_API_KEY"), key_of)
-    toolbox = Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()), search_engine=lambda: engine)
+    toolbox = toolbox_of(search_engine=engine)
     events, seconds = await run_and_stop(toolbox, ToolCall("call_1", "web_search", '{"query": "berlin"}'))
     check_cancelled(events)
     assert seconds < MAX_SECONDS

@@ -12,13 +12,11 @@ from spass.core.errors import InvalidRequest, SpassError, StorageUnavailable, Up
 from spass.core.ids import AgentName, SessionId
 from spass.core.messages import Json, ToolCall
 from spass.metering import audit
-from spass.tenancy.config import GatewayConfig
-from spass.tenancy.settings import Cascade
 from spass.testing.event_log import EventLog
-from spass.tools.base import Tool, ToolContext, ToolError
+from spass.tools.base import Tool, ToolError
 from spass.tools.toolbox import Toolbox
 from tests.unit.calls.scripted_provider import calls_of, scripted_model
-from tests.unit.tools.fakes import FakeReader, rag_with, scope_for, table_of
+from tests.unit.tools.fakes import scope_for, table_of, toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -26,17 +24,16 @@ pytestmark = pytest.mark.anyio
 class Behave(Tool):
     """Ends as ``how`` says."""
 
-    tool_name: ClassVar[str] = "behave"
     timeout: ClassVar[float] = 0.05
 
     how: str = "answer"
 
-    async def run(self, context: ToolContext, /) -> Json:
+    async def run(self, scope: Scope, /) -> Json:
         match self.how:
             case "wait":
                 await asyncio.sleep(60)
             case "embed":
-                await calls_of(scripted_model()).embed(context.scope, ["text"], "mini-embed")
+                await calls_of(scripted_model()).embed(scope, ["text"], "mini-embed")
             case "fail":
                 raise ToolError("Use other words.")
             case "model fails":
@@ -50,7 +47,7 @@ class Behave(Tool):
 
 @pytest.fixture
 def box() -> Toolbox:
-    return Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()), tools={"behave": f"{__name__}:Behave"})
+    return toolbox_of(Behave)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
 from typing import ClassVar, Final
 
 import pytest
@@ -22,13 +21,11 @@ from spass.core.errors import (
     UpstreamError,
 )
 from spass.core.messages import Json, Role, ToolCall
-from spass.tenancy.config import GatewayConfig
-from spass.tenancy.settings import Cascade
-from spass.tools.base import Tool, ToolContext, ToolError
+from spass.tools.base import Tool, ToolError
 from spass.tools.registry import TOOLS
 from spass.tools.results import MAX_RESULT_BYTES
 from spass.tools.toolbox import Toolbox
-from tests.unit.tools.fakes import FakeReader, rag_with, scope_for, table_of
+from tests.unit.tools.fakes import scope_for, table_of, toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +35,6 @@ CATEGORIES: Final = {"agents", "code", "knowledge", "math", "memory", "model", "
 class Echo(Tool):
     """Repeats ``text``, or fails as ``failure`` says."""
 
-    tool_name: ClassVar[str] = "echo"
     category: ClassVar[str] = "reasoning"
     timeout: ClassVar[float] = 0.2
 
@@ -46,7 +42,7 @@ class Echo(Tool):
     times: int = 1
     failure: str = ""
 
-    async def run(self, _context: ToolContext, /) -> Json:
+    async def run(self, _scope: Scope, /) -> Json:
         match self.failure:
             case "slow":
                 await asyncio.sleep(60)
@@ -72,13 +68,9 @@ def scope() -> Scope:
     return scope_for()
 
 
-def toolbox_with(tools: Mapping[str, str] = TOOLS) -> Toolbox:
-    return Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()), tools=tools)
-
-
 @pytest.fixture
 def box() -> Toolbox:
-    return toolbox_with({**TOOLS, "echo": f"{__name__}:Echo"})
+    return toolbox_of(Echo)
 
 
 async def execute(box: Toolbox, scope: Scope, name: str, arguments: str, *allowed: str) -> ToolOutcome:
@@ -237,13 +229,13 @@ async def test_a_direct_call_refuses_an_unknown_tool_and_wrong_arguments(box: To
 
 @given(name=st.sampled_from([*TOOLS, "nothing"]), arguments=st.text(max_size=60))
 async def test_arbitrary_arguments_of_a_model_never_raise(name: str, arguments: str) -> None:
-    finished = await toolbox_with().execute(scope_for(), ToolCall("c", name, arguments), allowed=[*TOOLS][:2])
+    finished = await toolbox_of().execute(scope_for(), ToolCall("c", name, arguments), allowed=[*TOOLS][:2])
     assert json.loads(finished.message.content) == finished.result
 
 
 @pytest.mark.parametrize("name", TOOLS)
 def test_every_tool_has_a_description_and_a_schema(name: str) -> None:
-    (spec,) = toolbox_with().specs([name], scope_for(admin=True).caller.identity)
+    (spec,) = toolbox_of().specs(scope_for(admin=True), [name])
     assert spec.name == name
     assert spec.category in CATEGORIES
     assert "Example: {" in spec.description or name == "calculator"
@@ -260,7 +252,7 @@ def test_every_tool_has_a_description_and_a_schema(name: str) -> None:
 
 
 def test_a_property_named_title_stays_in_the_schema() -> None:
-    (spec,) = toolbox_with().specs(["wikipedia_summary"], scope_for().caller.identity)
+    (spec,) = toolbox_of().specs(scope_for(), ["wikipedia_summary"])
     assert isinstance(spec.parameters["properties"], dict)
     assert set(spec.parameters["properties"]) == {"title", "language"}
     assert spec.parameters["required"] == ["title"]
@@ -268,4 +260,4 @@ def test_a_property_named_title_stays_in_the_schema() -> None:
 
 def test_specs_of_an_unknown_tool_raise_tool_not_found() -> None:
     with pytest.raises(ToolNotFound):
-        toolbox_with().specs(["calculator", "nothing"], scope_for().caller.identity)
+        toolbox_of().specs(scope_for(), ["calculator", "nothing"])

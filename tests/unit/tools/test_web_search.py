@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
@@ -13,15 +13,13 @@ from pydantic import ValidationError
 
 from spass.core.errors import InternalError, StorageUnavailable
 from spass.core.messages import Json, ToolCall
-from spass.tenancy.config import GatewayConfig, SearchConfig
-from spass.tenancy.settings import Cascade
+from spass.tenancy.config import SearchConfig
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
-from spass.tools.base import ToolContext, ToolError
+from spass.tools.base import ToolError
 from spass.tools.builtin.web_search import WebSearch
 from spass.tools.search.engine import KeyOf, SearchEngine
 from spass.tools.search.tavily import DEFAULT_URL
-from spass.tools.toolbox import Toolbox
-from tests.unit.tools.fakes import FakeReader, context_for, rag_with, scope_for
+from tests.unit.tools.fakes import scope_for, toolbox_of
 
 pytestmark = pytest.mark.anyio
 
@@ -55,17 +53,16 @@ def key_of(_: str) -> str | None:
     return KEY
 
 
-def context_with(config: SearchConfig, key: KeyOf = key_of) -> ToolContext:
-    engine = SearchEngine(config, key)
-    return replace(context_for(), search_engine=lambda: engine)
+def wikipedia() -> SearchEngine:
+    return SearchEngine(SearchConfig(), key_of)
 
 
-def searxng(server: SearchServer, variable: str | None = None) -> ToolContext:
-    return context_with(SearchConfig(provider="searxng", base_url=server.url, api_key_env=variable))
+def searxng(server: SearchServer, variable: str | None = None) -> SearchEngine:
+    return SearchEngine(SearchConfig(provider="searxng", base_url=server.url, api_key_env=variable), key_of)
 
 
-def tavily(server: SearchServer, key: KeyOf = key_of) -> ToolContext:
-    return context_with(SearchConfig(provider="tavily", base_url=server.url, api_key_env="TAVILY_API_KEY"), key)
+def tavily(server: SearchServer, key: KeyOf = key_of) -> SearchEngine:
+    return SearchEngine(SearchConfig(provider="tavily", base_url=server.url, api_key_env="TAVILY_API_KEY"), key)
 
 
 def page(number: int, **fields: Json) -> dict[str, Json]:
@@ -82,7 +79,7 @@ def results_of(result: Json) -> list[dict[str, str]]:
 
 async def test_searxng_is_asked_for_json(server: SearchServer) -> None:
     server.answer = json_answer({"query": "berlin wall", "number_of_results": 0, "results": [page(1, engine="x", score=1.5)]})
-    assert await WebSearch(query="berlin wall").run(searxng(server)) == {
+    assert await WebSearch(query="berlin wall").run(scope_for(), searxng(server)) == {
         "source": "searxng",
         "results": [{"title": "Page 1", "url": "https://example.org/1", "snippet": "Text 1."}],
     }
@@ -93,13 +90,13 @@ async def test_searxng_is_asked_for_json(server: SearchServer) -> None:
 
 
 async def test_a_key_of_searxng_is_sent_as_a_bearer_token(server: SearchServer) -> None:
-    await WebSearch(query="x").run(searxng(server, "SEARXNG_KEY"))
+    await WebSearch(query="x").run(scope_for(), searxng(server, "SEARXNG_KEY"))
     assert server.requests[0].headers["Authorization"] == f"Bearer {KEY}"
 
 
 async def test_tavily_gets_the_query_the_limit_and_the_key(server: SearchServer) -> None:
     server.answer = json_answer({"query": "x", "results": [page(1, score=0.9, raw_content=None)], "response_time": 1.2})
-    result = await WebSearch(query="berlin wall", max_results=3).run(tavily(server))
+    result = await WebSearch(query="berlin wall", max_results=3).run(scope_for(), tavily(server))
     assert result == {
         "source": "tavily",
         "results": [{"title": "Page 1", "url": "https://example.org/1", "snippet": "Text 1."}],
@@ -114,7 +111,7 @@ async def test_without_a_provider_wikipedia_answers(server: SearchServer, monkey
     monkeypatch.setenv("SPASS_WIKIPEDIA_URL", f"{server.url}/{{language}}")
     hits: list[Json] = [{"title": "Berlin Wall (song)", "snippet": 'The <b class="searchmatch">Berlin</b> Wall &amp; more'}, 7]
     server.answer = json_answer({"query": {"search": hits}})
-    assert await WebSearch(query="berlin wall", max_results=2).run(context_for()) == {
+    assert await WebSearch(query="berlin wall", max_results=2).run(scope_for(), wikipedia()) == {
         "source": "wikipedia",
         "results": [
             {
@@ -133,7 +130,7 @@ def test_the_default_server_of_tavily_uses_https() -> None:
 
 async def test_results_are_limited_and_each_address_occurs_once(server: SearchServer) -> None:
     server.answer = json_answer({"results": [page(1), page(1, title="Again"), *map(page, range(2, 30))]})
-    results = results_of(await WebSearch(query="x", max_results=4).run(searxng(server)))
+    results = results_of(await WebSearch(query="x", max_results=4).run(scope_for(), searxng(server)))
     assert [one["title"] for one in results] == ["Page 1", "Page 2", "Page 3", "Page 4"]
 
 
@@ -141,7 +138,7 @@ async def test_texts_are_plain_and_bounded(server: SearchServer) -> None:
     hostile = page(1, title="<b>A</b>\n\x00B " + "x" * 500, content="<<<" + "<" * 50_000 + "y" * 100_000)
     server.answer = json_answer({"results": [hostile, page(2, title="", content="a &lt;b&gt; <i>c</i>\t d")]})
     started = time.monotonic()
-    first, second = results_of(await WebSearch(query="x").run(searxng(server)))
+    first, second = results_of(await WebSearch(query="x").run(scope_for(), searxng(server)))
     assert time.monotonic() - started < 2
     assert first["title"].startswith("A B xxx")
     assert (len(first["title"]), len(first["snippet"])) == (200, 500)
@@ -152,7 +149,7 @@ async def test_a_page_with_an_endless_character_number_does_not_end_the_turn(ser
     number = "9" * 6000
     hostile = page(1, title=f"a &#{number}; b", content=f"&#<i>{number} &#65;&#x{'f' * 6000};")
     server.answer = json_answer({"results": [hostile]})
-    (result,) = results_of(await WebSearch(query="x").run(searxng(server)))
+    (result,) = results_of(await WebSearch(query="x").run(scope_for(), searxng(server)))
     assert (result["title"], result["snippet"]) == ("a \ufffd b", "\ufffd A\ufffd")
 
 
@@ -179,13 +176,13 @@ async def test_a_page_with_an_endless_character_number_does_not_end_the_turn(ser
 )
 async def test_results_without_an_address_of_the_web_are_left_out(server: SearchServer, url: Json) -> None:
     server.answer = json_answer({"results": [page(1, url=url), page(2), "text", None, {}]})
-    results = results_of(await WebSearch(query="x").run(searxng(server)))
+    results = results_of(await WebSearch(query="x").run(scope_for(), searxng(server)))
     assert [one["url"] for one in results] == ["https://example.org/2"]
 
 
 async def test_a_server_that_repeats_the_key_does_not_reveal_it(server: SearchServer) -> None:
     server.answer = json_answer({"results": [page(1, title=KEY, content=f"key={KEY}."), page(2, url=f"https://a.org/?k={KEY}")]})
-    result = await WebSearch(query="x").run(tavily(server))
+    result = await WebSearch(query="x").run(scope_for(), tavily(server))
     assert len(results_of(result)) == 2
     assert KEY not in json.dumps(result)
 
@@ -215,11 +212,11 @@ async def test_a_server_that_repeats_the_key_does_not_reveal_it(server: SearchSe
 )
 @pytest.mark.parametrize("provider", [searxng, tavily])
 async def test_every_failure_of_a_provider_says_what_to_do(
-    server: SearchServer, provider: Callable[[SearchServer], ToolContext], answer: HttpAnswer, excerpt: str
+    server: SearchServer, provider: Callable[[SearchServer], SearchEngine], answer: HttpAnswer, excerpt: str
 ) -> None:
     server.answer = answer
     with pytest.raises(ToolError) as caught:
-        await WebSearch(query="x").run(provider(server))
+        await WebSearch(query="x").run(scope_for(), provider(server))
     assert caught.value.code == "search_failed"
     assert excerpt in caught.value.message
     assert "nswer without it" in caught.value.message
@@ -240,27 +237,29 @@ PLAN_LIMIT = b'{"detail": {"error": "This request exceeds your plan\'s set usage
     ],
 )
 async def test_the_own_refusals_of_a_provider_say_what_to_do(
-    server: SearchServer, provider: Callable[[SearchServer], ToolContext], answer: HttpAnswer, reason: str
+    server: SearchServer, provider: Callable[[SearchServer], SearchEngine], answer: HttpAnswer, reason: str
 ) -> None:
     server.answer = answer
     with pytest.raises(ToolError, match=reason):
-        await WebSearch(query="x").run(provider(server))
+        await WebSearch(query="x").run(scope_for(), provider(server))
 
 
 async def test_a_broken_connection_is_an_error_without_the_address(server: SearchServer) -> None:
     server.answer = lambda: None
     with pytest.raises(ToolError, match="cannot be reached") as caught:
-        await WebSearch(query="x").run(searxng(server))
+        await WebSearch(query="x").run(scope_for(), searxng(server))
     assert "127.0.0.1" not in caught.value.message
     with pytest.raises(ToolError, match="cannot be reached"):
-        await WebSearch(query="x").run(context_with(SearchConfig(provider="searxng", base_url="http://127.0.0.1:9")))
+        await WebSearch(query="x").run(
+            scope_for(), SearchEngine(SearchConfig(provider="searxng", base_url="http://127.0.0.1:9"), key_of)
+        )
 
 
 async def test_a_proxy_of_the_environment_is_not_used_for_this_machine(
     server: SearchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    await WebSearch(query="x").run(searxng(server, "SEARXNG_KEY"))
+    await WebSearch(query="x").run(scope_for(), searxng(server, "SEARXNG_KEY"))
     assert len(server.requests) == 1
 
 
@@ -271,7 +270,7 @@ async def test_a_proxy_that_cannot_be_used_does_not_end_the_turn(
     monkeypatch.setenv("ALL_PROXY", proxy)
     config = SearchConfig(provider="tavily", base_url="https://search.example", api_key_env="TAVILY_API_KEY")
     with pytest.raises(ToolError, match="cannot be reached") as caught:
-        await WebSearch(query="x").run(context_with(config))
+        await WebSearch(query="x").run(scope_for(), SearchEngine(config, key_of))
     log = capsys.readouterr().out
     assert "proxy_settings_failed" in log
     assert "secret" not in f"{caught.value}{log}"
@@ -281,11 +280,11 @@ async def test_halves_of_surrogate_pairs_become_question_marks(server: SearchSer
     monkeypatch.setenv("SPASS_WIKIPEDIA_URL", server.url)
     server.answer = HttpAnswer(b'{"query": {"search": [{"title": "a\\ud800b", "snippet": "\\udfff"}]}}')
     expected = {"title": "a?b", "url": f"{server.url}/wiki/a%3Fb", "snippet": "?"}
-    assert results_of(await WebSearch(query="x").run(context_for())) == [expected]
+    assert results_of(await WebSearch(query="x").run(scope_for(), wikipedia())) == [expected]
     server.answer = HttpAnswer(
         b'{"results": [{"title": "\xed\xa0\x80 \\ud800", "url": "https://a.example/\\ud800", "content": ""}]}'
     )
-    (result,) = results_of(await WebSearch(query="x").run(searxng(server)))
+    (result,) = results_of(await WebSearch(query="x").run(scope_for(), searxng(server)))
     assert json.dumps(result, ensure_ascii=False).encode()
 
 
@@ -298,7 +297,7 @@ async def test_a_slow_server_can_be_cancelled_at_once(server: SearchServer) -> N
     started = time.monotonic()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):
-            await WebSearch(query="x").run(searxng(server))
+            await WebSearch(query="x").run(scope_for(), searxng(server))
     assert time.monotonic() - started < 2
 
 
@@ -311,7 +310,7 @@ async def test_a_silent_server_is_given_up(server: SearchServer, monkeypatch: py
 
     server.answer = wait
     with pytest.raises(ToolError, match="did not answer in time"):
-        await WebSearch(query="x").run(searxng(server))
+        await WebSearch(query="x").run(scope_for(), searxng(server))
 
 
 async def test_a_server_that_sends_a_byte_now_and_then_is_given_up(server: SearchServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,8 +321,8 @@ async def test_a_server_that_sends_a_byte_now_and_then_is_given_up(server: Searc
 
     server.answer = lambda: HttpAnswer(drip())
     monkeypatch.setattr(WebSearch, "timeout", 0.5)
-    engine = searxng(server).search_engine
-    box = Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()), search_engine=engine)
+    engine = searxng(server)
+    box = toolbox_of(search_engine=engine)
     started = time.monotonic()
     outcome = await box.execute(scope_for(), ToolCall("c", "web_search", '{"query": "x"}'), allowed=["web_search"])
     assert time.monotonic() - started < 3
@@ -344,7 +343,7 @@ async def test_a_missing_or_broken_key_is_an_error_and_nothing_is_sent(
     server: SearchServer, key: str | None, excerpt: str
 ) -> None:
     with pytest.raises(ToolError, match=excerpt) as caught:
-        await WebSearch(query="x").run(tavily(server, lambda _: key))
+        await WebSearch(query="x").run(scope_for(), tavily(server, lambda _: key))
     assert server.requests == []
     assert "tvly" not in caught.value.message
 
@@ -355,7 +354,7 @@ async def test_a_key_that_cannot_be_read_does_not_end_the_turn(server: SearchSer
         raise error
 
     with pytest.raises(ToolError, match="cannot be read"):
-        await WebSearch(query="x").run(tavily(server, fail))
+        await WebSearch(query="x").run(scope_for(), tavily(server, fail))
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from spass.tools.base import ToolError
 from spass.tools.builtin import mediawiki
 from spass.tools.builtin.wikipedia_search import WikipediaSearch
 from spass.tools.builtin.wikipedia_summary import WikipediaSummary
-from tests.unit.tools.fakes import context_for
+from tests.unit.tools.fakes import scope_for
 
 pytestmark = pytest.mark.anyio
-CONTEXT = context_for()
+SCOPE = scope_for()
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ async def test_a_search_returns_titles_and_snippets_without_markup(wiki: Wiki) -
             }
         }
     )
-    result = await WikipediaSearch(query="Berlin Wall", limit=2).run(CONTEXT)
+    result = await WikipediaSearch(query="Berlin Wall", limit=2).run(SCOPE)
     assert result == {
         "query": "Berlin Wall",
         "language": "en",
@@ -86,20 +86,20 @@ async def test_a_search_returns_titles_and_snippets_without_markup(wiki: Wiki) -
 
 async def test_a_search_without_results_returns_the_suggestion(wiki: Wiki) -> None:
     wiki.set_answer({"query": {"searchinfo": {"totalhits": 0, "suggestion": "berlin wall"}, "search": []}})
-    result = await WikipediaSearch(query="berln wal").run(CONTEXT)
+    result = await WikipediaSearch(query="berln wal").run(SCOPE)
     assert result == {"query": "berln wal", "language": "en", "results": [], "suggestion": "berlin wall"}
 
 
 async def test_the_user_agent_names_the_operators_contact(wiki: Wiki, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPASS_CONTACT", "ops@example.org")
-    await WikipediaSearch(query="x").run(CONTEXT)
+    await WikipediaSearch(query="x").run(SCOPE)
     assert wiki.agents[0].startswith("SpassBot/")
     assert "(ops@example.org)" in wiki.agents[0]
 
 
 async def test_a_summary_is_the_introduction_and_the_url(wiki: Wiki) -> None:
     wiki.set_answer(page(extract="Berlin is the capital of Germany.\n"))
-    assert await WikipediaSummary(title="berlin", language="de").run(CONTEXT) == {
+    assert await WikipediaSummary(title="berlin", language="de").run(SCOPE) == {
         "title": "Berlin",
         "language": "de",
         "url": "https://en.wikipedia.org/wiki/Berlin",
@@ -113,7 +113,7 @@ async def test_a_disambiguation_page_lists_its_articles(wiki: Wiki) -> None:
     wiki.set_answer(
         page(extract="Berlin may refer to:", pageprops={"disambiguation": ""}, links=[{"ns": 0, "title": "Berlin, Ohio"}])
     )
-    result = await WikipediaSummary(title="Berlin (disambiguation)").run(CONTEXT)
+    result = await WikipediaSummary(title="Berlin (disambiguation)").run(SCOPE)
     assert isinstance(result, dict)
     assert result["disambiguation"] is True
     assert result["may_refer_to"] == ["Berlin, Ohio"]
@@ -121,7 +121,7 @@ async def test_a_disambiguation_page_lists_its_articles(wiki: Wiki) -> None:
 
 async def test_a_long_introduction_is_truncated_and_says_so(wiki: Wiki) -> None:
     wiki.set_answer(page(extract="x" * 20000))
-    result = await WikipediaSummary(title="Berlin").run(CONTEXT)
+    result = await WikipediaSummary(title="Berlin").run(SCOPE)
     assert isinstance(result, dict)
     assert result["truncated"] is True
     assert len(str(result["summary"])) == 8000
@@ -142,7 +142,7 @@ async def test_a_long_introduction_is_truncated_and_says_so(wiki: Wiki) -> None:
 async def test_a_missing_article_is_an_error_that_names_wikipedia_search(wiki: Wiki, answer: Json) -> None:
     wiki.set_answer(answer)
     with pytest.raises(ToolError, match="wikipedia_search") as caught:
-        await WikipediaSummary(title="Nix").run(CONTEXT)
+        await WikipediaSummary(title="Nix").run(SCOPE)
     assert caught.value.code == "article_not_found"
 
 
@@ -172,10 +172,10 @@ async def test_a_missing_article_is_an_error_that_names_wikipedia_search(wiki: W
 async def test_every_failure_of_wikipedia_has_a_message(wiki: Wiki, status: int, body: bytes, excerpt: str | None) -> None:
     wiki.status, wiki.body = status, body
     if excerpt is None:
-        await WikipediaSearch(query="x").run(CONTEXT)
+        await WikipediaSearch(query="x").run(SCOPE)
         return
     with pytest.raises(ToolError) as caught:
-        await WikipediaSearch(query="x").run(CONTEXT)
+        await WikipediaSearch(query="x").run(SCOPE)
     assert excerpt in caught.value.message
     assert "127.0.0.1" not in caught.value.message
 
@@ -183,11 +183,11 @@ async def test_every_failure_of_wikipedia_has_a_message(wiki: Wiki, status: int,
 async def test_an_unreachable_wikipedia_is_reported_without_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPASS_WIKIPEDIA_URL", "http://127.0.0.1:9/{language}")
     with pytest.raises(ToolError, match="cannot be reached") as caught:
-        await WikipediaSearch(query="x").run(CONTEXT)
+        await WikipediaSearch(query="x").run(SCOPE)
     assert "127.0.0.1" not in caught.value.message
     assert "language" not in caught.value.message
     with pytest.raises(ToolError, match="'xx' Wikipedia cannot be reached"):
-        await WikipediaSearch(query="x", language="xx").run(CONTEXT)
+        await WikipediaSearch(query="x", language="xx").run(SCOPE)
 
 
 @pytest.mark.parametrize(

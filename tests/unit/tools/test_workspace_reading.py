@@ -490,7 +490,7 @@ async def test_another_tenant_has_another_workspace() -> None:
 
 @pytest.mark.parametrize("tool", READ_TOOLS)
 def test_the_example_of_a_tool_has_valid_arguments(tool: str) -> None:
-    loaded = load_tool(TOOLS[tool])
+    loaded = load_tool(tool)
     example = inspect.cleandoc(loaded.__doc__ or "").replace("\n", " ").partition("Example: ")[2]
     arguments, _ = json.JSONDecoder().raw_decode(example)
     assert loaded.model_validate(arguments).model_dump(exclude_unset=True) == arguments

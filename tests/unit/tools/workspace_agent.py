@@ -9,13 +9,11 @@ from spass.calls.scope import Scope
 from spass.core.effects import ToolOutcome
 from spass.core.ids import RequestId, UserId
 from spass.core.messages import Json, ToolCall
-from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
-from spass.tenancy.settings import Cascade
 from spass.tools.grants import Grants, PathPatterns
 from spass.tools.registry import TOOLS
 from spass.tools.toolbox import Toolbox
-from tests.unit.tools.fakes import FakeReader, rag_with
+from tests.unit.tools.fakes import toolbox_of
 from tests.unit.workspaces.harness import DEFAULT, WorkspaceHarness
 
 
@@ -53,7 +51,7 @@ class WorkspaceAgent:
         return error["code"], error["message"]
 
     def toolbox(self) -> Toolbox:
-        return Toolbox(rag_with(FakeReader()), Cascade(GatewayConfig()), workspaces=lambda: self.harness.workspaces)
+        return toolbox_of(workspaces=self.harness.workspaces)
 
     def scope(self) -> Scope:
         identity = Identity(self.harness.store.tenant, "token-1", admin=False, allowed_models=("*",))

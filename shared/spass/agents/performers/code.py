@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from spass.agents.asides import Inference, read_reply
 from spass.agents.nested_calls import end_open_calls
 from spass.calls.recorder import Recorder
-from spass.calls.scope import Scope
+from spass.calls.scope import CallReports, Scope
 from spass.core.code_calls import CODE_TOOL, CallReply, CodeRequest, Interpreter, Query, Sandbox, ToolRequest
 from spass.core.effects import CallError, Cell, CellResult, Infer, Queries, RunCode, ToolOutcome, user
 from spass.core.errors import (
@@ -31,8 +31,8 @@ from spass.core.messages import Json, ToolCall, replayable_name
 from spass.core.tasks import run_concurrently
 from spass.metering import audit
 from spass.metering.audit import CallKind
-from spass.tools.base import TOOL_FAILED, ForwardEvent, ReportProgress
-from spass.tools.outcomes import CallResult, outcome_of, waiting_results
+from spass.tools.base import TOOL_FAILED, CallResult
+from spass.tools.outcomes import outcome_of, waiting_results
 from spass.tools.results import fit_approvals, fit_cell
 from spass.tools.side_by_side import run_side_by_side
 
@@ -100,9 +100,9 @@ class CodePerformer:
         """
         results: list[CellResult] = []
 
-        async def run(call: ToolCall, report_progress: ReportProgress, forward: ForwardEvent) -> ToolOutcome:
+        async def run(call: ToolCall, reports: CallReports) -> ToolOutcome:
             recorder = Recorder(self._scope, CallKind.TOOL, tool=CODE_TOOL)
-            work = self._work(effect.cell, call.id, self._scope.for_call(recorder.request_id), report_progress, forward)
+            work = self._work(effect.cell, self._scope.for_call(recorder.request_id, reports))
             status = audit.FAILED
             try:
                 result = await self._run_cell(interpreter, effect.cell, work)
@@ -120,11 +120,8 @@ class CodePerformer:
                 yield event
         yield results[0]
 
-    def _work(
-        self, cell: Cell, call_id: str, scope: Scope, report_progress: ReportProgress, forward: ForwardEvent
-    ) -> "_CellWork":
-        infer, call_tools = self._infer(scope), self._call_tools
-        return _CellWork(cell, call_id, scope, infer, call_tools, self._redact, self._sub_calls, report_progress, forward)
+    def _work(self, cell: Cell, scope: Scope) -> "_CellWork":
+        return _CellWork(cell, scope, self._infer(scope), self._call_tools, self._redact, self._sub_calls)
 
     async def _run_cell(self, interpreter: Interpreter, cell: Cell, work: "_CellWork") -> CellResult:
         tools = self._tools if cell.tools else ()
@@ -166,14 +163,11 @@ class _CellWork:
     """Perform the calls of one cell, in the ``scope`` of its call. ``outcomes`` are those of its tool calls so far."""
 
     cell: Cell
-    call_id: str
     scope: Scope
     infer: Inference
     call_tools: CallToolsWithin
     redact: Callable[[str], str]
     sub_calls: _SubCalls
-    report_progress: ReportProgress
-    forward: ForwardEvent
     outcomes: list[ToolOutcome] = field(default_factory=list)
 
     async def perform(self, requests: Sequence[CodeRequest]) -> Sequence[CallReply]:
@@ -191,7 +185,7 @@ class _CellWork:
                 replies[place] = await self._perform(request)
 
         if queries := sum(isinstance(request, Query) for request in requests):
-            self.report_progress("1 sub-call" if queries == 1 else f"{queries} sub-calls")
+            self.scope.reports.progress("1 sub-call" if queries == 1 else f"{queries} sub-calls")
         await run_concurrently([work() for _ in range(min(_CONCURRENCY, len(requests)))])
         return replies
 
@@ -231,10 +225,11 @@ class _CellWork:
         arguments = self.redact(json.dumps({**request.arguments}, ensure_ascii=False))  # as those of a model's calls
         call = ToolCall(new_id("call"), replayable_name(request.name), arguments)
         reply = CallReply()
-        with end_open_calls(self.forward) as forward:
+        reports = self.scope.reports
+        with end_open_calls(reports.forward) as forward:
             async with aclosing(self.call_tools(self.scope, (call,))) as events:
                 async for event in events:
-                    forward(event if isinstance(event, Nested) else Nested(self.scope.agent or "", self.call_id, event))
+                    forward(event if isinstance(event, Nested) else Nested(self.scope.agent or "", reports.call_id, event))
                     if isinstance(event, ToolCallFinished):
                         self.outcomes.append(event.outcome)
                         reply = _tool_reply(event.outcome)
@@ -266,4 +261,4 @@ def _outcome(call: ToolCall, cell: CellResult, within: Sequence[ToolOutcome], du
     waiting = tuple(approval for outcome in within for approval in outcome.waiting)
     versions = tuple(version for outcome in within for version in outcome.versions)
     code = None if cell.error is None else TOOL_FAILED
-    return outcome_of(call, CallResult(result, code, waiting=waiting, versions=versions), duration_ms)
+    return outcome_of(call, CallResult(result, waiting=waiting, versions=versions, code=code), duration_ms)

@@ -1,30 +1,34 @@
 """The tool ``aider_edit``."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pydantic import AfterValidator, Field
 
+from spass.calls.scope import Scope
 from spass.calls.worker_thread import run_in_worker_thread
-from spass.core.messages import CUT_OFF, Message
+from spass.core.messages import CUT_OFF, Json, Message
 from spass.core.text_checks import reject_blank
 from spass.llm.types import ChatReply
-from spass.tools.base import Tool, ToolContext, ToolError, ToolReply
+from spass.tools.agent_workspace import AgentWorkspace
+from spass.tools.base import CallResult, Tool, ToolError
 from spass.tools.chat_models import ChatModels
 from spass.tools.editor.command_line import is_command
 from spass.tools.editor.commands import run_command
 from spass.tools.editor.long_messages import divide_long_messages
 from spass.tools.editor.progress import report_while_working
-from spass.tools.editor.protocol import Ask, EditRequest, EditResult
+from spass.tools.editor.protocol import Ask, Editor, EditRequest, EditResult
 from spass.tools.editor.texts import EditPaths, EditTexts
 from spass.tools.gate import check_can_wait
-from spass.tools.workspace_change import apply_change
+from spass.tools.workspace_change import apply_change, run_approved_change
 from spass.workspaces.tree import TreeAt
+
+if TYPE_CHECKING:  # only a gated call needs it
+    from spass.approvals.ending import Ending
 
 MAX_PATHS: Final = 100
 
-_READ_AND_COMMIT_SECONDS: Final = 30.0
 _COMMIT_SECONDS: Final = 5.0
 """Seconds that an edit leaves before the deadline of the turn."""
 _MIN_EDIT_SECONDS: Final = 1.0
@@ -45,7 +49,6 @@ class AiderEdit(Tool):
     Example: {"message": "Add a docstring to main() that says what it prints.", "files": ["src/main.py"]}.
     """
 
-    tool_name: ClassVar[str] = "aider_edit"
     category: ClassVar[str] = "workspace"
     timeout: ClassVar[float] = 600.0
 
@@ -61,38 +64,41 @@ class AiderEdit(Tool):
         Field(max_length=MAX_PATHS, default_factory=list, description="Files that the edit needs to see and does not change."),
     ]
 
-    def time_limit(self, context: ToolContext, /) -> float:
-        return context.grants.editor.timeout + _READ_AND_COMMIT_SECONDS
-
-    async def run(self, context: ToolContext, /) -> ToolReply:
-        context.require_workspace()
+    async def run(
+        self, scope: Scope, workspace: AgentWorkspace, editor: Editor, models: ChatModels, default_model: str | None, /
+    ) -> CallResult:
         if is_command(self.message):
-            return await run_command(context, self.message, self.files)
-        if self.tool_name in context.grants.approval:
-            check_can_wait(context.scope)
-        paths = EditPaths.parse(context, self.files, self.read_only_files)
-        async with report_while_working(context.report_progress) as report:
-            return await self._edit(replace(context, report_progress=report), paths)
+            return await run_command(workspace, self, self.message, self.files)
+        if self.tool_name in workspace.grants.approval:
+            check_can_wait(scope)
+        paths = EditPaths.parse(workspace.grants, self.files, self.read_only_files)
+        async with report_while_working(scope.reports.progress) as report:
+            at, texts = await self._read(workspace, paths, models)
+            ask = _ask(scope, models, default_model)
+            result = await editor.edit(self._request(workspace, texts), ask, texts.may_edit, report)
+            return await self._apply(workspace, at, texts, result)
 
-    async def _edit(self, context: ToolContext, paths: EditPaths) -> ToolReply:
-        at, texts = await self._read(context, paths)
-        result = await self._run_editor(context, texts)
+    async def run_approved(
+        self, effect: Mapping[str, Json], ending: "Ending", _scope: Scope, workspace: AgentWorkspace, /, *_others: object
+    ) -> CallResult:
+        return await run_approved_change(workspace, effect, ending)
+
+    async def _apply(self, workspace: AgentWorkspace, at: TreeAt, texts: EditTexts, result: EditResult) -> CallResult:
         change = await run_in_worker_thread(
             sum(map(len, result.files.values())), lambda files: texts.change(files, at), result.files
         )
-        return await apply_change(context, change, message=self.message, answer=result.answer)
+        return await apply_change(workspace, self, change, message=self.message, answer=result.answer)
 
-    async def _read(self, context: ToolContext, paths: EditPaths) -> tuple[TreeAt, EditTexts]:
-        store, workspace = context.scope.store, context.require_workspace()
-        at = await context.workspaces().newest(store, workspace)
+    async def _read(self, workspace: AgentWorkspace, paths: EditPaths, models: ChatModels) -> tuple[TreeAt, EditTexts]:
+        at = await workspace.newest()
         existing = paths.existing(at)
-        bodies = await context.workspaces().read_many(store, workspace, at, existing)
+        bodies = await workspace.read_many(at, existing)
         size = sum(map(len, bodies.values()))
-        return at, await run_in_worker_thread(size, lambda read: EditTexts.of(paths, read, _models(context).as_seen), bodies)
+        return at, await run_in_worker_thread(size, lambda read: EditTexts.of(paths, read, models.as_seen), bodies)
 
-    async def _run_editor(self, context: ToolContext, texts: EditTexts) -> EditResult:
-        settings, scope = context.grants.editor, context.scope
-        request = EditRequest(
+    def _request(self, workspace: AgentWorkspace, texts: EditTexts) -> EditRequest:
+        settings, scope = workspace.grants.editor, workspace.scope
+        return EditRequest(
             message=self.message,
             files=texts.to_change,
             read_only=texts.to_read,
@@ -103,23 +109,15 @@ class AiderEdit(Tool):
             seconds=max(_MIN_EDIT_SECONDS, min(settings.timeout, scope.deadline.remaining() - _COMMIT_SECONDS)),
             tenant_id=scope.caller.tenant,
         )
-        return await context.editor().edit(request, _ask(context), texts.may_edit, context.report_progress)
 
 
-def _models(context: ToolContext) -> ChatModels:
-    if context.chat_models is None:
-        raise ToolError("This gateway has no models for tools. Say which changes you would make.", code="tool_unavailable")
-    return context.chat_models()
-
-
-def _ask(context: ToolContext) -> Ask:
+def _ask(scope: Scope, models: ChatModels, default_model: str | None) -> Ask:
     """Return the function that sends a conversation of the edit to the agent's model, as calls within this call."""
-    models = _models(context)
-    model = models.choose(context.scope, None, context.default_model)
-    scope = replace(context.scope, depth=context.scope.depth + 1)
+    model = models.choose(scope, None, default_model)
+    deeper = replace(scope, depth=scope.depth + 1)
 
     async def ask(messages: Sequence[Message]) -> str:
-        return _text_of(await models.ask(scope, model, divide_long_messages(messages), max_tokens=None, temperature=0.0))
+        return _text_of(await models.ask(deeper, model, divide_long_messages(messages), max_tokens=None, temperature=0.0))
 
     return ask
 

@@ -4,8 +4,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from spass.calls.scope import Scope
 from spass.core.messages import Json
-from spass.tools.base import Tool, ToolContext, ToolError
+from spass.tools.base import Tool, ToolError
 from spass.tools.builtin.arithmetic import InvalidExpression, Number, evaluate, to_float
 
 _MAX_JSON_INTEGER = 2**53
@@ -21,12 +22,11 @@ class Calculator(Tool):
     Example: {"expression": "(1499.90 + 250) * 1.19"} returns {"expression": "(1499.90 + 250) * 1.19", "result": 2082.381}.
     """
 
-    tool_name: ClassVar[str] = "calculator"
     category: ClassVar[str] = "math"
 
     expression: Annotated[str, Field(min_length=1, description="The expression, e.g. sqrt(2) * (3 + 4) or 1.05 ** 10.")]
 
-    async def run(self, _context: ToolContext, /) -> Json:
+    async def run(self, _scope: Scope, /) -> Json:
         try:
             result = to_json_number(evaluate(self.expression))
         except InvalidExpression as refusal:

@@ -4,11 +4,12 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import AfterValidator, Field
 
-from spass.core.code_calls import CODE_TOOL, refuse_requests
+from spass.calls.scope import Scope
+from spass.core.code_calls import Sandbox, refuse_requests
 from spass.core.effects import Cell
 from spass.core.messages import Json
 from spass.core.text_checks import reject_blank
-from spass.tools.base import Tool, ToolContext
+from spass.tools.base import Tool
 from spass.tools.results import fit_cell
 
 MAX_CODE_CHARS: Final = 100_000
@@ -29,7 +30,6 @@ class CodeInterpreter(Tool):
     Example: {"code": "from datetime import date\nprint((date(2027, 1, 1) - date(2026, 3, 5)).days)"}.
     """
 
-    tool_name: ClassVar[str] = CODE_TOOL
     category: ClassVar[str] = "code"
     timeout: ClassVar[float] = 120.0
 
@@ -39,8 +39,8 @@ class CodeInterpreter(Tool):
         Field(min_length=1, max_length=MAX_CODE_CHARS, description="A whole Python program, without a fence."),
     ]
 
-    async def run(self, context: ToolContext, /) -> Json:
-        interpreter = context.sandbox().open(context.scope.caller.tenant, context.scope.caller.code_owner)
+    async def run(self, scope: Scope, sandbox: Sandbox, /) -> Json:
+        interpreter = sandbox.open(scope.caller.tenant, scope.caller.code_owner)
         try:
             return fit_cell(await interpreter.run(Cell(self.code), (), refuse_requests))
         finally:

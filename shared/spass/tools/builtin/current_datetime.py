@@ -6,8 +6,9 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field
 
+from spass.calls.scope import Scope
 from spass.core.messages import Json
-from spass.tools.base import Tool, ToolContext, ToolError
+from spass.tools.base import Tool, ToolError
 
 
 class CurrentDatetime(Tool):
@@ -17,14 +18,13 @@ class CurrentDatetime(Tool):
     "date": "2026-04-30", "time": "10:14:22", "weekday": "Thursday", "utc_offset": "+02:00"}.
     """
 
-    tool_name: ClassVar[str] = "current_datetime"
     category: ClassVar[str] = "time"
 
     timezone: Annotated[
         str, Field(max_length=64, description="An IANA time zone such as Europe/Berlin or America/New_York; UTC if left out.")
     ] = "UTC"
 
-    async def run(self, _context: ToolContext, /) -> Json:
+    async def run(self, _scope: Scope, /) -> Json:
         moment = datetime.now(UTC).astimezone(_load_zone(self.timezone)).replace(microsecond=0)
         iso_text = moment.isoformat()
         return {

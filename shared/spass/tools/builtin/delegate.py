@@ -1,15 +1,17 @@
 """The tool ``delegate``."""
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Final
 
 from pydantic import AfterValidator, Field
 
-from spass.calls.scope import MAX_CALLER_DEPTH, STREAM_SECONDS
+from spass.calls.scope import MAX_CALLER_DEPTH, STREAM_SECONDS, Scope
 from spass.core.errors import AgentNotFound, RecursionDepthExceeded
 from spass.core.messages import Json
 from spass.core.text_checks import reject_blank
-from spass.tools.base import Tool, ToolContext, ToolError, ToolReply
-from spass.tools.delegates import Delegation
+from spass.tools.agent_workspace import AgentWorkspace
+from spass.tools.base import CallResult, Tool, ToolError
+from spass.tools.delegates import Delegates, Delegation
 from spass.tools.results import MAX_RESULT_BYTES, fit_approvals, fit_text, json_size
 
 MAX_DELEGATIONS: Final = 8
@@ -30,23 +32,19 @@ class Delegate(Tool):
     Example: {"agent": "dir-docs", "task": "Describe in docs/usage.md how to start src/main.py. Change no other file."}.
     """
 
-    tool_name: ClassVar[str] = "delegate"
     category: ClassVar[str] = "agents"
     timeout: ClassVar[float] = STREAM_SECONDS
 
     agent: Annotated[str, Field(min_length=1, max_length=64, description="The name of the agent.")]
     task: Annotated[str, AfterValidator(reject_blank), Field(description="The whole task, with everything that it is about.")]
 
-    async def run(self, context: ToolContext, /) -> ToolReply:
-        context.require_workspace()
-        delegates = context.delegates()
-        self._check(context)
-        delegation = await delegates.run(context, self.agent, self.task)
-        return ToolReply(_result(self.agent, delegation), waiting=delegation.waiting, versions=delegation.versions)
+    async def run(self, scope: Scope, workspace: AgentWorkspace, delegates: Delegates, /) -> CallResult:
+        self._check(scope, workspace.grants.delegates)
+        delegation = await delegates.run(scope, workspace.grants, self.agent, self.task)
+        return CallResult(_result(self.agent, delegation), waiting=delegation.waiting, versions=delegation.versions)
 
-    def _check(self, context: ToolContext) -> None:
+    def _check(self, scope: Scope, known: Sequence[str]) -> None:
         """Count the delegate, or raise the reason why it cannot begin."""
-        scope, known = context.scope, context.grants.delegates
         if self.agent not in known:
             message = f"This agent cannot delegate to {self.agent!r}. Use one of: {', '.join(known) or 'none'}."
             raise ToolError(message, code=AgentNotFound.code)

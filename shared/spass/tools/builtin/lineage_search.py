@@ -4,10 +4,11 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
+from spass.calls.scope import Scope
 from spass.core.messages import Json
 from spass.core.text_checks import reject_blank
-from spass.tools.base import Tool, ToolContext, ToolError
-from spass.tools.lineage_searcher import LINEAGE_SEARCH, LineageHit
+from spass.tools.base import Tool, ToolError
+from spass.tools.lineage_searcher import LineageHit, LineageSearcher
 from spass.tools.results import fit_items
 
 
@@ -25,7 +26,6 @@ class LineageSearch(Tool):
     Example: {"query": "offer Kowalski delivery date", "limit": 3}.
     """
 
-    tool_name: ClassVar[str] = LINEAGE_SEARCH
     category: ClassVar[str] = "memory"
     timeout: ClassVar[float] = 30.0
 
@@ -36,13 +36,13 @@ class LineageSearch(Tool):
     ]
     limit: Annotated[int, Field(ge=1, le=20, description="How many messages to return at most.")] = 5
 
-    async def run(self, context: ToolContext, /) -> Json:
-        if context.lineage_searcher is None or context.scope.session is None:
+    async def run(self, scope: Scope, searcher: LineageSearcher, /) -> Json:
+        if scope.session is None:
             raise ToolError(
                 "This conversation is not in a session, so no part of it was summarised. You can see all of it.",
                 code="no_session",
             )
-        result = await context.lineage_searcher().search(context.scope, self.query, self.limit)
+        result = await searcher.search(scope, self.query, self.limit)
         hits = fit_items([_hit_json(hit) for hit in result.results])
         return {
             "results": hits,

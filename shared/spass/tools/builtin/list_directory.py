@@ -5,12 +5,13 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
+from spass.calls.scope import Scope
 from spass.core.errors import WorkspaceFileNotFound
 from spass.core.messages import Json
-from spass.tools.base import Tool, ToolContext, ToolReply
+from spass.tools.agent_workspace import AgentWorkspace, path_not_allowed
+from spass.tools.base import CallResult, Tool
+from spass.tools.grants import Grants
 from spass.tools.results import fit_items
-from spass.tools.workspace_change import path_not_allowed
-from spass.tools.workspace_reading import read_newest
 from spass.workspaces.paths import MAX_SEGMENTS, parse_folder, show
 from spass.workspaces.tree import Tree
 
@@ -27,39 +28,36 @@ class ListDirectory(Tool):
     "size": null}, {"path": "src/app/main.py", "type": "file", "size": 812}], "truncated": false}.
     """
 
-    tool_name: ClassVar[str] = "list_directory"
     category: ClassVar[str] = "workspace"
     timeout: ClassVar[float] = 30.0
 
     path: Annotated[str, Field(description="The folder, e.g. src; left out for the root of the workspace.")] = ""
     depth: Annotated[int, Field(ge=1, le=MAX_SEGMENTS, description="How many levels of folders to list.")] = 1
 
-    async def run(self, context: ToolContext, /) -> ToolReply:
-        context.require_workspace()
+    async def run(self, _scope: Scope, workspace: AgentWorkspace, /) -> CallResult:
         folder = parse_folder(self.path)
-        visible = (await read_newest(context)).tree.matching(context.grants.read)
-        _check_folder(context, visible, folder)
+        visible = (await workspace.newest()).tree.matching(workspace.grants.read)
+        _check_folder(workspace.grants, visible, folder)
         found = [*islice(visible.list(folder, self.depth), MAX_ENTRIES + 1)]
         entries: list[Json] = [{"path": entry.path, "type": entry.type, "size": entry.size} for entry in found[:MAX_ENTRIES]]
         fitting = fit_items(entries)
         is_cut = len(found) > MAX_ENTRIES
-        return ToolReply(
+        return CallResult(
             {"path": folder, "entries": fitting, "truncated": is_cut or len(fitting) < len(entries)},
             ({"kind": "file_tree", "root": folder, "entries": entries, "truncated": is_cut},),
         )
 
 
-def _check_folder(context: ToolContext, visible: Tree, folder: str) -> None:
+def _check_folder(grants: Grants, visible: Tree, folder: str) -> None:
     """Check that ``folder`` is one that the agent may see, with the tree of the files that it may read.
 
     Raises:
         ToolError: the agent may read nothing in it.
         WorkspaceFileNotFound: the agent sees no file in it. The root is a folder even if it is empty.
     """
-    read = context.grants.read
     if folder in visible.files:
         raise WorkspaceFileNotFound(f"{show(folder)} is a file. Read it with read_file, or list its folder.", param="path")
-    if not read.may_contain(folder):
-        raise path_not_allowed(f"{folder}/" if folder else "**", context.grants.paths.read, "read")
+    if not grants.read.may_contain(folder):
+        raise path_not_allowed(f"{folder}/" if folder else "**", grants.paths.read, "read")
     if not visible.is_folder(folder):
         raise WorkspaceFileNotFound(f"There is no folder {show(folder)}. List the folder above it.", param="path")

@@ -5,11 +5,12 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from spass.calls.scope import Scope
 from spass.core.errors import InvalidInput
 from spass.core.messages import FinishReason, Json, Message, Role
 from spass.core.text_checks import reject_blank
 from spass.llm.types import ChatReply
-from spass.tools.base import Tool, ToolContext, ToolError
+from spass.tools.base import Tool, ToolError
 from spass.tools.chat_models import ChatModels
 
 _MAX_REFUSAL_CHARACTERS = 500
@@ -25,7 +26,6 @@ class Llm(Tool):
     Example: {"prompt": "Translate into German: The train leaves at nine.", "system": "Answer with the translation alone."}.
     """
 
-    tool_name: ClassVar[str] = "llm"
     category: ClassVar[str] = "model"
     timeout: ClassVar[float] = 240.0
 
@@ -36,21 +36,19 @@ class Llm(Tool):
         Field(description="The model's name. Leave it out unless you were told to use another one than usual."),
     ] = None
 
-    async def run(self, context: ToolContext, /) -> Json:
-        if context.chat_models is None:
-            raise ToolError("This gateway has no models for tools. Answer without this tool.", code="model_not_found")
-        reply = await self._ask(context, context.chat_models())
+    async def run(self, scope: Scope, models: ChatModels, default_model: str | None, /) -> Json:
+        reply = await self._ask(scope, models, default_model)
         text = _text_of(reply)
         return {"text": text, "truncated": True} if reply.finish_reason is FinishReason.LENGTH else {"text": text}
 
-    async def _ask(self, context: ToolContext, models: ChatModels) -> ChatReply:
-        model = models.choose(context.scope, self.model, context.default_model)
-        context.report_progress(f"Asking {model.name}.")
+    async def _ask(self, scope: Scope, models: ChatModels, default_model: str | None) -> ChatReply:
+        model = models.choose(scope, self.model, default_model)
+        scope.reports.progress(f"Asking {model.name}.")
         messages = [Message(Role.USER, self.prompt)]
         if self.system.strip():
             messages.insert(0, Message(Role.SYSTEM, self.system))
         try:
-            return await models.ask(context.scope, model, messages)
+            return await models.ask(scope, model, messages)
         except InvalidInput as error:
             error.param = "prompt"  # the field of this call that the model's provider, or the gateway's defence, refused
             raise

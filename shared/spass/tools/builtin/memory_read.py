@@ -2,8 +2,10 @@
 
 from typing import ClassVar
 
+from spass.calls.scope import Scope
 from spass.core.messages import Json
-from spass.tools.base import Tool, ToolContext
+from spass.tenancy.settings import Cascade
+from spass.tools.base import Tool
 
 
 class MemoryRead(Tool):
@@ -15,9 +17,8 @@ class MemoryRead(Tool):
     Example: {}.
     """
 
-    tool_name: ClassVar[str] = "memory_read"
     category: ClassVar[str] = "memory"
 
-    async def run(self, context: ToolContext, /) -> Json:
-        memory = (await context.cascade.read(context.scope.store)).config.memory or None
+    async def run(self, scope: Scope, cascade: Cascade, /) -> Json:
+        memory = (await cascade.read(scope.store)).config.memory or None
         return {"memory": memory, "memory_size_bytes": len((memory or "").encode())}

@@ -4,11 +4,13 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import AfterValidator, Field
 
+from spass.calls.scope import Scope
 from spass.core.effects import Note, Recall
 from spass.core.fusion import fuse
+from spass.core.memory import Memory
 from spass.core.messages import Json
 from spass.core.text_checks import reject_blank
-from spass.tools.base import Tool, ToolContext
+from spass.tools.base import Tool
 from spass.tools.results import fit_items
 
 _NOTES_PER_RANKING: Final = 20
@@ -24,7 +26,6 @@ class MemorySearch(Tool):
     Example: {"query": "offers of Kowalski", "top_k": 3}.
     """
 
-    tool_name: ClassVar[str] = "memory_search"
     category: ClassVar[str] = "memory"
     timeout: ClassVar[float] = 30.0
 
@@ -35,8 +36,7 @@ class MemorySearch(Tool):
     ]
     top_k: Annotated[int, Field(ge=1, le=20, description="How many notes to return at most.")] = 5
 
-    async def run(self, context: ToolContext, /) -> Json:
-        memory = context.require_memory()
+    async def run(self, _scope: Scope, memory: Memory, /) -> Json:
         by_words = await memory.recall(Recall(self.query, "keyword", _NOTES_PER_RANKING))
         by_meaning = await memory.recall(Recall(self.query, "semantic", _NOTES_PER_RANKING))  # empty if the embedding model fails
         notes = fuse([by_words.notes, by_meaning.notes], self.top_k)

@@ -4,12 +4,14 @@ from typing import Annotated, ClassVar, TypeAlias
 
 from pydantic import AfterValidator, Field
 
+from spass.calls.scope import Scope
 from spass.core.effects import Keep
+from spass.core.memory import Memory
 from spass.core.messages import Json
 from spass.core.text_checks import limit_bytes, reject_blank, reject_controls, reject_controls_in_lines
 from spass.memory.notes import MAX_CONTENT_BYTES, MAX_KEY_CHARACTERS
 from spass.memory.state import STATE_KEY
-from spass.tools.base import Tool, ToolContext
+from spass.tools.base import Tool
 
 _Key: TypeAlias = Annotated[
     str,
@@ -32,7 +34,6 @@ class MemoryStore(Tool):
     Example: {"key": "kowalski offer", "content": "Offer 4711 of 12 March: 12,400 EUR, valid until 30 April."}.
     """
 
-    tool_name: ClassVar[str] = "memory_store"
     category: ClassVar[str] = "memory"
     timeout: ClassVar[float] = 30.0
 
@@ -45,8 +46,7 @@ class MemoryStore(Tool):
     ]
     key: Annotated[_Key | None, Field(description="The note's name, e.g. kowalski offer.")] = None
 
-    async def run(self, context: ToolContext, /) -> Json:
-        memory = context.require_memory()
+    async def run(self, _scope: Scope, memory: Memory, /) -> Json:
         if self.key == STATE_KEY:  # the agent sets it, and the commit of the turn writes it
             return {"key": STATE_KEY}
         return {"key": await memory.keep(Keep(self.content, self.key))}

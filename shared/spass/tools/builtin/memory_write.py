@@ -5,10 +5,11 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import AfterValidator, Field
 
+from spass.calls.scope import Scope
 from spass.core.messages import Json
 from spass.core.text_checks import limit_bytes, reject_blank
 from spass.tenancy.memory_notes import append_line
-from spass.tools.base import ToolContext
+from spass.tenancy.settings import Cascade
 from spass.tools.consent import Consent, WriteResult
 from spass.tools.two_step import TwoStepTool
 
@@ -32,7 +33,6 @@ class MemoryWrite(TwoStepTool):
     Example: {"note": "The team meets on Mondays at 10:00 in room 4."}.
     """
 
-    tool_name: ClassVar[str] = "memory_write"
     category: ClassVar[str] = "memory"
     timeout: ClassVar[float] = 30.0
     admin_only: ClassVar[bool] = True
@@ -45,10 +45,9 @@ class MemoryWrite(TwoStepTool):
         Field(description=f"One line of at most {_MAX_NOTE_BYTES} bytes that can be understood without this conversation."),
     ]
 
-    async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
-        memory = (await context.cascade.read(context.scope.store)).config.memory
+    async def preview(self, scope: Scope, cascade: Cascade, /) -> Mapping[str, Json]:
+        memory = (await cascade.read(scope.store)).config.memory
         return {"memory_size_bytes": len(append_line(memory, self.note).encode()), "note": self.note}
 
-    async def execute(self, context: ToolContext, consent: Consent, _: str, /) -> WriteResult:
-        scope = context.scope
-        return await context.cascade.append_memory(scope.store, self.note, consent, scope.deadline)
+    async def execute(self, consent: Consent, _: str, scope: Scope, cascade: Cascade, /) -> WriteResult:
+        return await cascade.append_memory(scope.store, self.note, consent, scope.deadline)

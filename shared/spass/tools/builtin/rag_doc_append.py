@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
+from spass.calls.scope import Scope
 from spass.core.messages import Json
 from spass.rag.index.documents import check_limits
 from spass.rag.index.precondition import ExistingIds, View
-from spass.tools.base import ToolContext
+from spass.tools.base import Rag
 from spass.tools.consent import Consent, WriteResult
 from spass.tools.two_step import DocumentsTool
 
@@ -21,20 +22,19 @@ class RagDocAppend(DocumentsTool):
     Example: {"index_id": "berlin-info", "documents": [{"id": "tower", "text": "The television tower is 368 metres high."}]}.
     """
 
-    tool_name: ClassVar[str] = "rag_doc_append"
     category: ClassVar[str] = "knowledge"
 
     @property
     def view(self) -> View:
         return ExistingIds([document.document_id for document in self.documents])
 
-    async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
+    async def preview(self, scope: Scope, rag: Rag, /) -> Mapping[str, Json]:
         check_limits(self.documents)
-        await context.rag.embedder.check_may_embed(context.scope)
+        await rag.embedder.check_may_embed(scope)
         ids = [document.document_id for document in self.documents]
-        existing = await context.rag.reader.existing_ids(context.scope, self.index, ids)
+        existing = await rag.reader.existing_ids(scope, self.index, ids)
         return {"index_id": self.index_id, "shape_summary": self.shape, "conflicting_existing_ids": [*existing]}
 
-    async def execute(self, context: ToolContext, consent: Consent, state: str, /) -> WriteResult:
-        if_match = self.if_match(context, state)
-        return await context.rag.writer.append(context.scope, self.index, self.documents, consent, if_match)
+    async def execute(self, consent: Consent, state: str, scope: Scope, rag: Rag, /) -> WriteResult:
+        if_match = self.if_match(rag, state)
+        return await rag.writer.append(scope, self.index, self.documents, consent, if_match)

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
+from spass.calls.scope import Scope
 from spass.core.messages import Json
 from spass.rag.index.documents import MAX_TEXT_BYTES
-from spass.tools.base import ToolContext
+from spass.tools.base import Rag
 from spass.tools.consent import Consent, WriteResult
 from spass.tools.two_step import DocumentTool
 
@@ -21,17 +22,16 @@ class RagDocDelete(DocumentTool):
     Example: {"index_id": "berlin-info", "doc_id": "gate"}.
     """
 
-    tool_name: ClassVar[str] = "rag_doc_delete"
     category: ClassVar[str] = "knowledge"
 
-    async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
-        return await self._preview(context, _EXCERPT_CHARACTERS)
+    async def preview(self, scope: Scope, rag: Rag, /) -> Mapping[str, Json]:
+        return await self._preview(scope, rag, _EXCERPT_CHARACTERS)
 
-    async def whole_preview(self, context: ToolContext, /) -> Mapping[str, Json]:
-        return await self._preview(context, MAX_TEXT_BYTES)
+    async def whole_preview(self, scope: Scope, rag: Rag, /) -> Mapping[str, Json]:
+        return await self._preview(scope, rag, MAX_TEXT_BYTES)
 
-    async def _preview(self, context: ToolContext, characters: int) -> Mapping[str, Json]:
-        stored = await context.rag.reader.document(context.scope, self.index, self.document)
+    async def _preview(self, scope: Scope, rag: Rag, characters: int) -> Mapping[str, Json]:
+        stored = await rag.reader.document(scope, self.index, self.document)
         return {
             "index_id": self.index_id,
             "doc_id": self.doc_id,
@@ -41,6 +41,6 @@ class RagDocDelete(DocumentTool):
             "metadata": dict(stored.metadata),
         }
 
-    async def execute(self, context: ToolContext, consent: Consent, state: str, /) -> WriteResult:
-        if_match = self.if_match(context, state)
-        return await context.rag.deleter.delete_document(context.scope, self.index, self.document, consent, if_match)
+    async def execute(self, consent: Consent, state: str, scope: Scope, rag: Rag, /) -> WriteResult:
+        if_match = self.if_match(rag, state)
+        return await rag.deleter.delete_document(scope, self.index, self.document, consent, if_match)

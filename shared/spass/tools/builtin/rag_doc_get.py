@@ -2,9 +2,10 @@
 
 from typing import ClassVar
 
+from spass.calls.scope import Scope
 from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import Json
-from spass.tools.base import DocumentIdField, IndexIdField, Tool, ToolContext
+from spass.tools.base import DocumentIdField, IndexIdField, Rag, Tool
 
 
 class RagDocGet(Tool):
@@ -17,12 +18,11 @@ class RagDocGet(Tool):
     "2026-04-30T08:14:22.123Z"}.
     """
 
-    tool_name: ClassVar[str] = "rag_doc_get"
     category: ClassVar[str] = "knowledge"
     timeout: ClassVar[float] = 60.0
 
     index_id: IndexIdField
     doc_id: DocumentIdField
 
-    async def run(self, context: ToolContext, /) -> Json:
-        return (await context.rag.reader.document(context.scope, IndexId(self.index_id), DocumentId(self.doc_id))).to_dict()
+    async def run(self, scope: Scope, rag: Rag, /) -> Json:
+        return (await rag.reader.document(scope, IndexId(self.index_id), DocumentId(self.doc_id))).to_dict()

@@ -5,10 +5,11 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
+from spass.calls.scope import Scope
 from spass.core.ids import IndexId
 from spass.core.messages import Json
 from spass.rag.index.answers import Document
-from spass.tools.base import IndexIdField, Tool, ToolContext
+from spass.tools.base import IndexIdField, Rag, Tool
 from spass.tools.results import fit_items
 
 _UNTRUNCATED_CHARACTERS: Final = 1000
@@ -25,7 +26,6 @@ class RagDocList(Tool):
     "next_cursor": "..."}.
     """
 
-    tool_name: ClassVar[str] = "rag_doc_list"
     category: ClassVar[str] = "knowledge"
     timeout: ClassVar[float] = 60.0
 
@@ -38,10 +38,10 @@ class RagDocList(Tool):
         Field(description="The next_cursor of the page before; left out for the first page."),
     ] = None
 
-    async def run(self, context: ToolContext, /) -> Json:
+    async def run(self, scope: Scope, rag: Rag, /) -> Json:
         index, cursor, limit = IndexId(self.index_id), self.cursor or None, self.limit
         while True:
-            page = await context.rag.reader.documents(context.scope, index, cursor, limit)
+            page = await rag.reader.documents(scope, index, cursor, limit)
             documents = fit_items([_document_json(document) for document in page.documents])
             if len(documents) == len(page.documents):
                 return {"index_id": self.index_id, "documents": documents, "next_cursor": page.next_cursor}

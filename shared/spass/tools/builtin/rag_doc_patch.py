@@ -6,10 +6,11 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, JsonValue, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from spass.calls.scope import Scope
 from spass.core.json import dump_canonical
 from spass.core.messages import Json
 from spass.rag.index.documents import DocumentPatch, Text, check_patch
-from spass.tools.base import ToolContext
+from spass.tools.base import Rag
 from spass.tools.consent import Consent, WriteResult
 from spass.tools.two_step import DocumentTool
 
@@ -24,7 +25,6 @@ class RagDocPatch(DocumentTool):
     Example: {"index_id": "berlin-info", "doc_id": "gate", "metadata": {"category": "sights", "checked": true}}.
     """
 
-    tool_name: ClassVar[str] = "rag_doc_patch"
     category: ClassVar[str] = "knowledge"
 
     text: Annotated[Text | SkipJsonSchema[None], Field(description="The new text.")] = None
@@ -43,16 +43,16 @@ class RagDocPatch(DocumentTool):
         fields = {"text": self.text, "metadata": self.metadata}
         return DocumentPatch.model_validate({name: value for name, value in fields.items() if value is not None})
 
-    async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
+    async def preview(self, scope: Scope, rag: Rag, /) -> Mapping[str, Json]:
         patch = self.patch
         check_patch(patch)
-        stored = await context.rag.reader.document(context.scope, self.index, self.document)
+        stored = await rag.reader.document(scope, self.index, self.document)
         text, metadata = patch.text_after(stored.text), patch.metadata_after(dict(stored.metadata))
         changed_fields: list[Json] = []
         if text != stored.text:
-            await context.rag.embedder.check_may_embed(context.scope)
-            await context.rag.reader.existing_ids(
-                context.scope, self.index, [self.document]
+            await rag.embedder.check_may_embed(scope)
+            await rag.reader.existing_ids(
+                scope, self.index, [self.document]
             )  # raises the errors that would prevent the embedding
             changed_fields.append("text")
         if dump_canonical(metadata) != dump_canonical(dict(stored.metadata)):
@@ -64,9 +64,9 @@ class RagDocPatch(DocumentTool):
             "new_text_size_bytes": len(text.encode()),
         }
 
-    async def whole_preview(self, context: ToolContext, /) -> Mapping[str, Json]:
-        preview, patch = await self.preview(context), self.patch
-        stored = await context.rag.reader.document(context.scope, self.index, self.document)
+    async def whole_preview(self, scope: Scope, rag: Rag, /) -> Mapping[str, Json]:
+        preview, patch = await self.preview(scope, rag), self.patch
+        stored = await rag.reader.document(scope, self.index, self.document)
         sides: dict[str, tuple[Json, Json]] = {
             "text": (stored.text, patch.text_after(stored.text)),
             "metadata": (dict(stored.metadata), patch.metadata_after(dict(stored.metadata))),
@@ -75,6 +75,6 @@ class RagDocPatch(DocumentTool):
         old, new = ({f"{prefix}_{name}": both[at] for name, both in changed.items()} for at, prefix in enumerate(("old", "new")))
         return {**preview, **old, **new}
 
-    async def execute(self, context: ToolContext, consent: Consent, state: str, /) -> WriteResult:
-        if_match = self.if_match(context, state)
-        return await context.rag.writer.patch(context.scope, self.index, self.document, self.patch, consent, if_match)
+    async def execute(self, consent: Consent, state: str, scope: Scope, rag: Rag, /) -> WriteResult:
+        if_match = self.if_match(rag, state)
+        return await rag.writer.patch(scope, self.index, self.document, self.patch, consent, if_match)

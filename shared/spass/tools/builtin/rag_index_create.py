@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
+from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound
 from spass.core.messages import Json
 from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import check_limits
-from spass.tools.base import ToolContext
+from spass.tools.base import Rag
 from spass.tools.consent import Consent, WriteResult
 from spass.tools.two_step import DocumentsTool
 
@@ -23,20 +24,19 @@ class RagIndexCreate(DocumentsTool):
     "metadata": {"category": "sights"}}]}.
     """
 
-    tool_name: ClassVar[str] = "rag_index_create"
     category: ClassVar[str] = "knowledge"
 
-    async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
+    async def preview(self, scope: Scope, rag: Rag, /) -> Mapping[str, Json]:
         check_limits(self.documents)
-        await context.rag.embedder.check_may_embed(context.scope)
+        await rag.embedder.check_may_embed(scope)
         try:
-            count = (await describe_index(context.scope, self.index)).doc_count
+            count = (await describe_index(scope, self.index)).doc_count
         except IndexNotFound:
             semantics = "A new index is created: there is none with this id."
         else:
             semantics = f"The index exists. All of its {count} documents are deleted, and these take their place."
         return {"index_id": self.index_id, "shape_summary": {**self.shape, "replace_semantics": semantics}}
 
-    async def execute(self, context: ToolContext, consent: Consent, state: str, /) -> WriteResult:
-        if_match = self.if_match(context, state)
-        return await context.rag.writer.replace(context.scope, self.index, self.documents, consent, if_match)
+    async def execute(self, consent: Consent, state: str, scope: Scope, rag: Rag, /) -> WriteResult:
+        if_match = self.if_match(rag, state)
+        return await rag.writer.replace(scope, self.index, self.documents, consent, if_match)

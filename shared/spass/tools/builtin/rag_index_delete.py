@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
+from spass.calls.scope import Scope
 from spass.core.messages import Json
 from spass.rag.index.catalog import describe_index
-from spass.tools.base import ToolContext
+from spass.tools.base import Rag
 from spass.tools.consent import Consent, WriteResult
 from spass.tools.two_step import IndexTool
 
@@ -21,12 +22,11 @@ class RagIndexDelete(IndexTool):
     Example: {"index_id": "berlin-info"}.
     """
 
-    tool_name: ClassVar[str] = "rag_index_delete"
     category: ClassVar[str] = "knowledge"
 
-    async def preview(self, context: ToolContext, /) -> Mapping[str, Json]:
-        index = await describe_index(context.scope, self.index)
-        page = await context.rag.reader.documents(context.scope, self.index, None, _SAMPLE_DOCUMENTS)
+    async def preview(self, scope: Scope, rag: Rag, /) -> Mapping[str, Json]:
+        index = await describe_index(scope, self.index)
+        page = await rag.reader.documents(scope, self.index, None, _SAMPLE_DOCUMENTS)
         return {
             "index_id": self.index_id,
             "doc_count": index.doc_count,
@@ -37,6 +37,6 @@ class RagIndexDelete(IndexTool):
             "sample_truncated_at": _SAMPLE_DOCUMENTS,
         }
 
-    async def execute(self, context: ToolContext, consent: Consent, state: str, /) -> WriteResult:
-        if_match = self.if_match(context, state)
-        return await context.rag.deleter.delete_index(context.scope, self.index, consent, if_match)
+    async def execute(self, consent: Consent, state: str, scope: Scope, rag: Rag, /) -> WriteResult:
+        if_match = self.if_match(rag, state)
+        return await rag.deleter.delete_index(scope, self.index, consent, if_match)

@@ -2,10 +2,11 @@
 
 from typing import ClassVar
 
+from spass.calls.scope import Scope
 from spass.core.ids import IndexId
 from spass.core.messages import Json
 from spass.rag.index.catalog import describe_index
-from spass.tools.base import IndexIdField, Tool, ToolContext
+from spass.tools.base import IndexIdField, Rag, Tool
 
 
 class RagIndexDescribe(Tool):
@@ -17,11 +18,10 @@ class RagIndexDescribe(Tool):
     "updated_at": "2026-05-02T10:00:01.456Z"}.
     """
 
-    tool_name: ClassVar[str] = "rag_index_describe"
     category: ClassVar[str] = "knowledge"
     timeout: ClassVar[float] = 60.0
 
     index_id: IndexIdField
 
-    async def run(self, context: ToolContext, /) -> Json:
-        return (await describe_index(context.scope, IndexId(self.index_id))).to_dict()
+    async def run(self, scope: Scope, _rag: Rag, /) -> Json:
+        return (await describe_index(scope, IndexId(self.index_id))).to_dict()

@@ -2,9 +2,10 @@
 
 from typing import ClassVar, Final
 
+from spass.calls.scope import Scope
 from spass.core.messages import Json
 from spass.rag.index.catalog import read_indices
-from spass.tools.base import Tool, ToolContext
+from spass.tools.base import Rag, Tool
 
 _MAX_INDEXES: Final = 100
 
@@ -18,10 +19,9 @@ class RagIndexList(Tool):
     Example: {} returns {"indices": [{"id": "berlin-info", "doc_count": 42, "total_text_bytes": 18372, ...}], "more": false}.
     """
 
-    tool_name: ClassVar[str] = "rag_index_list"
     category: ClassVar[str] = "knowledge"
     timeout: ClassVar[float] = 60.0
 
-    async def run(self, context: ToolContext, /) -> Json:
-        page = await read_indices(context.scope, None, _MAX_INDEXES)
+    async def run(self, scope: Scope, _rag: Rag, /) -> Json:
+        page = await read_indices(scope, None, _MAX_INDEXES)
         return {"indices": [index.to_dict() for index in page.indices], "more": page.next_cursor is not None}

@@ -11,7 +11,7 @@ from spass.core.messages import Json
 from spass.rag.index.catalog import read_indices
 from spass.rag.index.documents import QueryText
 from spass.tenancy.scalars import TopK
-from spass.tools.base import Tool, ToolContext, ToolError
+from spass.tools.base import Rag, Tool, ToolError
 from spass.tools.results import fit_items
 
 _MAX_NAMED: Final = 20
@@ -36,7 +36,6 @@ class RagQuery(Tool):
     Example: {"index_id": "berlin-info", "query": "When was the Brandenburg Gate built?", "top_k": 3}.
     """
 
-    tool_name: ClassVar[str] = "rag_query"
     category: ClassVar[str] = "knowledge"
     timeout: ClassVar[float] = 60.0
 
@@ -44,12 +43,12 @@ class RagQuery(Tool):
     query: Annotated[QueryText, Field(description="What to look for, as a question or a few words.")]
     top_k: Annotated[TopK, Field(description="How many passages to return at most.")] = 5
 
-    async def run(self, context: ToolContext, /) -> Json:
+    async def run(self, scope: Scope, rag: Rag, /) -> Json:
         try:
-            answer = await context.rag.reader.query(context.scope, IndexId(self.index_id), self.query, self.top_k)
+            answer = await rag.reader.query(scope, IndexId(self.index_id), self.query, self.top_k)
         except IndexNotFound:
             raise ToolError(
-                f"There is no index {self.index_id!r}. {await _name_indices(context.scope)}", code=IndexNotFound.code
+                f"There is no index {self.index_id!r}. {await _name_indices(scope)}", code=IndexNotFound.code
             ) from None
         hits: list[Json] = [
             {"id": hit.id, "text": hit.text, "metadata": dict(hit.metadata), "score": hit.score} for hit in answer.results

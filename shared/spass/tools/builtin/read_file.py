@@ -6,12 +6,13 @@ from typing import Annotated, ClassVar, Final, NamedTuple, Self
 from pydantic import Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from spass.calls.scope import Scope
 from spass.calls.worker_thread import run_in_worker_thread
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
-from spass.tools.base import Tool, ToolContext, ToolReply
+from spass.tools.agent_workspace import AgentWorkspace
+from spass.tools.base import CallResult, Tool
 from spass.tools.languages import language_of
-from spass.tools.workspace_reading import parse_readable, read_newest, read_text
 
 MAX_TEXT_BYTES: Final = 48 * 1024
 """Bytes of the text of one result, in UTF-8."""
@@ -30,7 +31,6 @@ class ReadFile(Tool):
     "start_line": 1, "end_line": 40, "total_lines": 212, "truncated": false}.
     """
 
-    tool_name: ClassVar[str] = "read_file"
     category: ClassVar[str] = "workspace"
     timeout: ClassVar[float] = 30.0
 
@@ -46,9 +46,9 @@ class ReadFile(Tool):
             raise ValueError("end_line must not be before start_line")
         return self
 
-    async def run(self, context: ToolContext, /) -> ToolReply:
-        path = parse_readable(context, self.path)
-        text = await read_text(context, await read_newest(context), path)
+    async def run(self, _scope: Scope, workspace: AgentWorkspace, /) -> CallResult:
+        path = workspace.parse_readable(self.path)
+        text = await workspace.read_text(await workspace.newest(), path)
         part = await run_in_worker_thread(len(text), partial(_take_lines, first=self.start_line, last=self.end_line), text)
         result: dict[str, Json] = {
             "path": path,
@@ -59,7 +59,7 @@ class ReadFile(Tool):
             "truncated": part.truncated,
         }
         block = {"kind": "file", "path": path, "language": language_of(path)}
-        return ToolReply(result, ({**block, "text": part.text, "start_line": self.start_line, "truncated": part.truncated},))
+        return CallResult(result, ({**block, "text": part.text, "start_line": self.start_line, "truncated": part.truncated},))
 
 
 class _Part(NamedTuple):

@@ -9,12 +9,13 @@ import anyio.to_thread
 from pydantic import AfterValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from spass.calls.scope import Scope
 from spass.core.messages import Json
 from spass.core.text_checks import reject_blank
 from spass.core.time import Deadline
-from spass.tools.base import Tool, ToolContext
+from spass.tools.agent_workspace import AgentWorkspace
+from spass.tools.base import Tool
 from spass.tools.results import fit_items
-from spass.tools.workspace_reading import read_newest
 from spass.workspaces.globs import Globs
 from spass.workspaces.paths import WorkspacePath
 from spass.workspaces.text import decode_text
@@ -52,7 +53,6 @@ class SearchFiles(Tool):
     "line": 12, "text": "def main() -> None:"}], "truncated": false}.
     """
 
-    tool_name: ClassVar[str] = "search_files"
     category: ClassVar[str] = "workspace"
     timeout: ClassVar[float] = 30.0
 
@@ -65,18 +65,17 @@ class SearchFiles(Tool):
     ] = None
     max_results: Annotated[int, Field(ge=1, le=MAX_MATCHES, description="How many lines to return at most.")] = 50
 
-    async def run(self, context: ToolContext, /) -> Json:
-        context.require_workspace()
-        deadline = Deadline.after(min(MAX_SECONDS, context.scope.deadline.remaining()))
-        at = await read_newest(context)
+    async def run(self, scope: Scope, workspace: AgentWorkspace, /) -> Json:
+        deadline = Deadline.after(min(MAX_SECONDS, scope.deadline.remaining()))
+        at = await workspace.newest()
         pattern = Globs.parse([self.glob]) if self.glob else None
-        paths = [path for path in at.tree.matching(context.grants.read).paths if pattern is None or pattern.matches(path)]
+        paths = [path for path in at.tree.matching(workspace.grants.read).paths if pattern is None or pattern.matches(path)]
         found: list[Json] = []
         truncated = False
         try:
             async with asyncio.timeout(deadline.remaining()):
                 for batch in _batches(at.tree, paths):
-                    found += await self._search(context, at, batch, self.max_results + 1 - len(found))
+                    found += await self._search(workspace, at, batch, self.max_results + 1 - len(found))
                     if len(found) > self.max_results:
                         break
         except TimeoutError:
@@ -84,8 +83,8 @@ class SearchFiles(Tool):
         matches = fit_items(found[: self.max_results])
         return {"matches": matches, "truncated": truncated or len(matches) < len(found)}
 
-    async def _search(self, context: ToolContext, at: TreeAt, paths: Sequence[WorkspacePath], limit: int) -> list[Json]:
-        bodies = await context.workspaces().read_many(context.scope.store, context.require_workspace(), at, paths)
+    async def _search(self, workspace: AgentWorkspace, at: TreeAt, paths: Sequence[WorkspacePath], limit: int) -> list[Json]:
+        bodies = await workspace.read_many(at, paths)
         return await anyio.to_thread.run_sync(_find_all, {path: bodies[path] for path in paths}, self.text.casefold(), limit)
 
 

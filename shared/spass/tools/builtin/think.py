@@ -4,9 +4,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
+from spass.calls.scope import Scope
 from spass.core.messages import Json
 from spass.core.text_checks import reject_blank
-from spass.tools.base import Tool, ToolContext
+from spass.tools.base import Tool
 
 
 class Think(Tool):
@@ -17,10 +18,9 @@ class Think(Tool):
     Example: {"thought": "The invoice says 19 % tax, the contract 7 %. Check which of them is later before I answer."}.
     """
 
-    tool_name: ClassVar[str] = "think"
     category: ClassVar[str] = "reasoning"
 
     thought: Annotated[str, AfterValidator(reject_blank), Field(description="What you think, in as many words as it needs.")]
 
-    async def run(self, _context: ToolContext, /) -> Json:
+    async def run(self, _scope: Scope, /) -> Json:
         return {}

@@ -4,9 +4,11 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
+from spass.calls.scope import Scope
 from spass.core.messages import Json
 from spass.core.text_checks import reject_blank
-from spass.tools.base import Tool, ToolContext
+from spass.tools.base import Tool
+from spass.tools.search.engine import SearchEngine
 
 
 class WebSearch(Tool):
@@ -19,7 +21,6 @@ class WebSearch(Tool):
     Example: {"query": "Berlin Marathon 2026 date", "max_results": 3}.
     """
 
-    tool_name: ClassVar[str] = "web_search"
     category: ClassVar[str] = "web"
     timeout: ClassVar[float] = 15.0
 
@@ -28,9 +29,8 @@ class WebSearch(Tool):
     ]
     max_results: Annotated[int, Field(ge=1, le=20, description="How many pages to return at most.")] = 5
 
-    async def run(self, context: ToolContext, /) -> Json:
-        engine = context.search_engine()
-        context.report_progress(f"Searching with {engine.source}.")
+    async def run(self, scope: Scope, engine: SearchEngine, /) -> Json:
+        scope.reports.progress(f"Searching with {engine.source}.")
         found = await engine.search(self.query, self.max_results)
         results: list[Json] = [{"title": one.title, "url": one.url, "snippet": one.snippet} for one in found]
         return {"source": engine.source, "results": results}

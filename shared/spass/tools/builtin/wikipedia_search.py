@@ -5,8 +5,9 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
+from spass.calls.scope import Scope
 from spass.core.messages import Json
-from spass.tools.base import Tool, ToolContext
+from spass.tools.base import Tool
 from spass.tools.builtin.mediawiki import Language, query_api
 from spass.tools.plain_text import plain_text
 
@@ -21,14 +22,13 @@ class WikipediaSearch(Tool):
     Example: {"query": "Berlin Wall fall", "limit": 3, "language": "en"}.
     """
 
-    tool_name: ClassVar[str] = "wikipedia_search"
     category: ClassVar[str] = "web"
 
     query: Annotated[str, Field(min_length=1, max_length=300, description="A few words to search for.")]
     limit: Annotated[int, Field(ge=1, le=20, description="How many articles to return at most.")] = 5
     language: Language = "en"
 
-    async def run(self, _context: ToolContext, /) -> Json:
+    async def run(self, _scope: Scope, /) -> Json:
         answer = await query_api(
             self.language,
             {"list": "search", "srsearch": self.query, "srlimit": self.limit, "srprop": "snippet", "srinfo": "suggestion"},

@@ -5,8 +5,9 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
+from spass.calls.scope import Scope
 from spass.core.messages import Json
-from spass.tools.base import Tool, ToolContext, ToolError
+from spass.tools.base import Tool, ToolError
 from spass.tools.builtin.mediawiki import Language, query_api
 
 _MAX_EXTRACT_CHARACTERS: Final = 8000
@@ -20,13 +21,12 @@ class WikipediaSummary(Tool):
     Example: {"title": "Berlin Wall", "language": "en"}.
     """
 
-    tool_name: ClassVar[str] = "wikipedia_summary"
     category: ClassVar[str] = "web"
 
     title: Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^|\x00-\x1f]*$", description="The article's title.")]
     language: Language = "en"
 
-    async def run(self, _context: ToolContext, /) -> Json:
+    async def run(self, _scope: Scope, /) -> Json:
         page = _page(
             await query_api(
                 self.language,

@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from spass.calls.scope import ReportProgress
 from spass.core.messages import Json, Message
 from spass.core.slots import Slots
 from spass.sandbox.child_disk import CHILD_DISKS, ChildDisk
 from spass.sandbox.child_process import ChildFailed, ChildProcess
 from spass.sandbox.scratch_folder import scratch_folder
-from spass.tools.base import ReportProgress, ToolError
+from spass.tools.base import ToolError
 from spass.tools.editor.lines import Blocked, Crashed, CreateRequest, Failed, ModelRequest, Progress, Result, read_line
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from spass.core.errors import VersionNotFound, WorkspaceFileNotFound
-from spass.tools.base import ToolContext, ToolError, ToolReply
+from spass.tools.agent_workspace import NOT_TEXT, AgentWorkspace, path_not_allowed
+from spass.tools.base import CallResult, Tool, ToolError
 from spass.tools.editor.command_line import BLANKS, CommandLine, not_allowed, parse_command
 from spass.tools.editor.history import History, changed_files, count_files, describe_tree, describe_version, is_version
-from spass.tools.workspace_change import apply_change, path_not_allowed
+from spass.tools.workspace_change import apply_change
 from spass.tools.workspace_diffs import compare_files, edit_result, rich_diffs
 from spass.workspaces.change import Body, Change, ChangedFile
 from spass.workspaces.lookup import find_file
@@ -31,8 +32,8 @@ _MAX_UNDONE: Final = 200
 _UNDO: Final = "/undo"
 
 
-async def run_command(context: ToolContext, message: str, files: Sequence[str]) -> ToolReply:
-    """Answer the command in ``message``. ``files`` are checked, but the command itself names its paths.
+async def run_command(workspace: AgentWorkspace, call: Tool, message: str, files: Sequence[str]) -> CallResult:
+    """Answer the command in the ``message`` of ``call``. ``files`` are checked, but the command itself names its paths.
 
     Raises:
         ToolError: the command is not allowed, or a path is outside the agent's globs.
@@ -41,15 +42,16 @@ async def run_command(context: ToolContext, message: str, files: Sequence[str]) 
     for number, path in enumerate(files):
         parse_path(path, f"files.{number}")
     command = parse_command(message)
-    at = await context.workspaces().newest(context.scope.store, context.require_workspace())
-    return await _Commands(context, message.strip(BLANKS), command, History(context, at)).run()
+    at = await workspace.newest()
+    return await _Commands(workspace, call, message.strip(BLANKS), command, History(workspace, at)).run()
 
 
 @dataclass(frozen=True, slots=True)
 class _Commands:
     """One command."""
 
-    context: ToolContext
+    workspace: AgentWorkspace
+    call: Tool
     message: str
     command: CommandLine
     history: History
@@ -58,7 +60,7 @@ class _Commands:
     def at(self) -> TreeAt:
         return self.history.newest
 
-    async def run(self) -> ToolReply:
+    async def run(self) -> CallResult:
         match self.command.name:
             case "undo":
                 return await self._undo()
@@ -81,7 +83,7 @@ class _Commands:
 
     # Commands that change the workspace
 
-    async def _undo(self) -> ToolReply:
+    async def _undo(self) -> CallResult:
         undone = 0
         for version in await self.history.versions(_MAX_UNDONE):
             if not version.files:
@@ -94,11 +96,11 @@ class _Commands:
                 return await self._take_back(version.version)
         raise ToolError("There is nothing to undo.", code="edit_failed")
 
-    async def _revert(self) -> ToolReply:
+    async def _revert(self) -> CallResult:
         (word,) = [*self.command.words, *self.command.paths]
         return await self._take_back(self.history.number(word))
 
-    async def _take_back(self, number: int) -> ToolReply:
+    async def _take_back(self, number: int) -> CallResult:
         files = await self.history.changes(number)
         change = Change(
             {file.path: file.before for file in files},
@@ -107,7 +109,7 @@ class _Commands:
         )
         return await self._change(change, f"Took back version {number}.", brings_back=True)
 
-    async def _restore(self) -> ToolReply:
+    async def _restore(self) -> CallResult:
         source = self.command.option("--source", "-s") or "HEAD~1"
         number = self.history.number(source)
         if number == 0:  # bringing back the empty tree would delete everything
@@ -117,14 +119,14 @@ class _Commands:
         paths = None if "." in words else [parse_folder(word) for word in words]
         return await self._change(Change.restore(tree, paths), f"Restored from version {number}.", brings_back=True)
 
-    async def _remove(self) -> ToolReply:
+    async def _remove(self) -> CallResult:
         removed: dict[WorkspacePath, TreeFile] = {}
         for word in [*self.command.words, *self.command.paths]:
             removed |= self._files_at(word, is_recursive="-r" in self.command.options)
         change = Change(dict.fromkeys(removed), {path: file.sha256 for path, file in removed.items()})
         return await self._change(change, f"Removed {count_files(len(removed))}.")
 
-    async def _move(self) -> ToolReply:
+    async def _move(self) -> CallResult:
         source, target = [*self.command.words, *self.command.paths]
         moved = self._files_at(source, is_recursive=True)
         source, into = source.removesuffix("/"), parse_folder(target)
@@ -139,12 +141,12 @@ class _Commands:
         expected = {path: file.sha256 for path, file in moved.items()} | dict.fromkeys(places.values())
         return await self._change(Change(files, expected, generation=self.at.generation), f"Moved {count_files(len(moved))}.")
 
-    async def _change(self, change: Change, answer: str, *, brings_back: bool = False) -> ToolReply:
-        return await apply_change(self.context, change, message=self.message, answer=answer, brings_back=brings_back)
+    async def _change(self, change: Change, answer: str, *, brings_back: bool = False) -> CallResult:
+        return await apply_change(self.workspace, self.call, change, message=self.message, answer=answer, brings_back=brings_back)
 
     # Commands that show something
 
-    async def _diff(self) -> ToolReply:
+    async def _diff(self) -> CallResult:
         words, paths = self._versions_and_paths()
         numbers = [self.history.number(word) for word in words]
         if len(numbers) > 2:
@@ -155,7 +157,7 @@ class _Commands:
             changed_files(old, new), paths, f"Changes from version {old.version} to version {new.version}."
         )
 
-    async def _show(self) -> ToolReply:
+    async def _show(self) -> CallResult:
         words, paths = self._versions_and_paths()
         word, separator, path = (words[0] if words else "HEAD").partition(":")
         if len(words) > 1 or (separator and paths):
@@ -166,16 +168,16 @@ class _Commands:
         version = await self.history.version(number)
         return await self._comparison(await self.history.changes(number), paths, describe_version(version))
 
-    async def _show_file(self, at: TreeAt, path: WorkspacePath) -> ToolReply:
-        if not self.context.grants.read.matches(path):
-            raise path_not_allowed(path, self.context.grants.paths.read, "read")
-        body = await self.context.workspaces().read(self.context.scope.store, self.context.require_workspace(), at, path)
-        text = decode_text(body)
+    async def _show_file(self, at: TreeAt, path: WorkspacePath) -> CallResult:
+        grants = self.workspace.grants
+        if not grants.read.matches(path):
+            raise path_not_allowed(path, grants.paths.read, "read")
+        text = decode_text(await self.workspace.read(at, path))
         if text is None:
-            raise ToolError(f"{show(path)} is not a text file in UTF-8.", code="not_text")
+            raise ToolError(f"{show(path)} is not a text file in UTF-8.", code=NOT_TEXT)
         return self._text(text)
 
-    async def _log(self) -> ToolReply:
+    async def _log(self) -> CallResult:
         words = [*self.command.words, *self.command.paths]
         paths = [parse_folder(word) for word in words]
         wanted = self.command.option("-n") or str(_DEFAULT_LOG)
@@ -188,18 +190,18 @@ class _Commands:
         return self._text("\n".join(map(describe_version, versions)) or "There is no such version.")
 
     async def _touches(self, version: Version, folders: Sequence[str]) -> bool:
-        read = self.context.grants.read
+        read = self.workspace.grants.read
         changes = await self.history.changes(version.version)
         return any(read.matches(file.path) and _is_in(file.path, folders) for file in changes)
 
-    async def _comparison(self, files: Sequence[ChangedFile], folders: Sequence[str], answer: str) -> ToolReply:
-        read = self.context.grants.read
+    async def _comparison(self, files: Sequence[ChangedFile], folders: Sequence[str], answer: str) -> CallResult:
+        read = self.workspace.grants.read
         shown = [file for file in files if read.matches(file.path) and _is_in(file.path, folders)]
-        diffs = await compare_files(self.context, self.at.generation, shown)
-        return ToolReply(edit_result(None, diffs, answer), rich_diffs(diffs))
+        diffs = await compare_files(self.workspace, self.at.generation, shown)
+        return CallResult(edit_result(None, diffs, answer), rich_diffs(diffs))
 
-    def _text(self, text: str) -> ToolReply:
-        return ToolReply(edit_result(None, (), text))
+    def _text(self, text: str) -> CallResult:
+        return CallResult(edit_result(None, (), text))
 
     # Versions and paths
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spass.core.errors import VersionNotFound
-from spass.tools.base import ToolContext
+from spass.tools.agent_workspace import AgentWorkspace
 from spass.workspaces.change import ChangedFile
 from spass.workspaces.paths import show
 from spass.workspaces.tree import EMPTY_TREE, TreeAt, changed_paths
@@ -19,7 +19,7 @@ _VERSION: Final = re.compile(r"v?(?P<number>[1-9]\d{0,8})|(?:HEAD|@)(?P<back>~\d
 class History:
     """The versions up to the newest one, whose tree is ``newest``."""
 
-    context: ToolContext
+    workspace: AgentWorkspace
     newest: TreeAt
 
     def number(self, word: str) -> int:
@@ -51,7 +51,7 @@ class History:
             return self.newest
         if number == 0:
             return TreeAt(0, self.newest.generation, EMPTY_TREE)
-        return await self.context.workspaces().tree(self.context.scope.store, self.context.require_workspace(), number)
+        return await self.workspace.tree(number)
 
     async def tree_before(self, number: int) -> TreeAt:
         """Return the tree of the version before ``number``. It is empty before the first version since the workspace was
@@ -71,14 +71,13 @@ class History:
         Raises:
             VersionNotFound: there is none.
         """
-        store, workspace = self.context.scope.store, self.context.require_workspace()
-        return await read_version(store, workspace, self.newest.generation, number)
+        return await read_version(self.workspace.scope.store, self.workspace.id, self.newest.generation, number)
 
     async def versions(self, limit: int) -> Sequence[Version]:
         """Return the newest versions, the newest first."""
         if not self.newest.generation:
             return []
-        store, workspace = self.context.scope.store, self.context.require_workspace()
+        store, workspace = self.workspace.scope.store, self.workspace.id
         return await list_versions(store, workspace, self.newest.generation, limit=limit, newest_first=True)
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from spass.tools.base import ReportProgress
+from spass.calls.scope import ReportProgress
 
 MAX_SILENCE: Final = 4.0
 """Seconds without a line of progress."""

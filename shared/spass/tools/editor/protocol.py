@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
+from spass.calls.scope import ReportProgress
 from spass.core.messages import Message
-from spass.tools.base import ReportProgress
 
 EditFormat: TypeAlias = Literal["diff", "whole"]
 """The form in which the model writes edits: blocks of lines to search and replace, or whole files."""

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from spass.core.errors import InvalidPath, WorkspaceLimit
-from spass.tools.base import ToolContext, ToolError
+from spass.tools.agent_workspace import path_not_allowed
+from spass.tools.base import ToolError
 from spass.tools.editor.view import AsSeen, FileView
-from spass.tools.workspace_change import path_not_allowed
+from spass.tools.grants import Grants
 from spass.workspaces.change import Change
 from spass.workspaces.limits import MAX_FILE_BYTES
 from spass.workspaces.lookup import find_file
@@ -31,7 +32,7 @@ class EditPaths:
     read_only: Sequence[WorkspacePath]
 
     @classmethod
-    def parse(cls, context: ToolContext, files: Sequence[str], read_only: Sequence[str]) -> "EditPaths":
+    def parse(cls, grants: Grants, files: Sequence[str], read_only: Sequence[str]) -> "EditPaths":
         """Return the paths, each once; a path on both lists is one to change.
 
         Raises:
@@ -40,7 +41,6 @@ class EditPaths:
         """
         to_change = _parse(files, "files")
         to_read = [path for path in _parse(read_only, "read_only_files") if path not in set(to_change)]
-        grants = context.grants
         for path in to_change:
             if not grants.write.matches(path):
                 raise path_not_allowed(path, grants.paths.write, "change")

@@ -5,22 +5,20 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from spass.calls.scope import CurrentSession, Scope
+from spass.calls.scope import CallReports, CurrentSession, ReportProgress, Scope, report_nothing
 from spass.core.effects import ToolOutcome
 from spass.core.ids import AgentName, SessionId
 from spass.core.messages import Json, ToolCall
 from spass.store import keys
 from spass.store.writes import Put
-from spass.tenancy.settings import Cascade
 from spass.testing.model import ScriptedModel
-from spass.tools.base import ReportProgress, ignore_progress
 from spass.tools.chat_models import ChatModels
 from spass.tools.editor.protocol import Ask, Editor, EditRequest, EditResult, MayEdit
 from spass.tools.grants import EditorSettings, Grants, PathPatterns
 from spass.tools.toolbox import Toolbox
 from spass.workspaces.versions import Version, list_versions
 from tests.unit.calls.scripted_provider import CONFIG, calls_of, make_scope
-from tests.unit.tools.fakes import FakeReader, rag_with
+from tests.unit.tools.fakes import toolbox_of
 from tests.unit.workspaces.harness import DEFAULT, WorkspaceHarness
 
 Work = Callable[[EditRequest, Ask, MayEdit, ReportProgress], Awaitable[EditResult]]
@@ -74,13 +72,7 @@ class EditHarness:
     def toolbox(self, editor: Editor | None = None) -> Toolbox:
         """Return the tools with ``editor``, or with the scripted one."""
         models = ChatModels(calls_of(self.model), CONFIG)
-        return Toolbox(
-            rag_with(FakeReader()),
-            Cascade(CONFIG),
-            chat_models=lambda: models,
-            workspaces=lambda: self.files.workspaces,
-            editor=lambda: editor or self.editor,
-        )
+        return toolbox_of(tool_models=models, workspaces=self.files.workspaces, editor=editor or self.editor)
 
     async def hold_session(self) -> None:
         """Hold the session of ``scope`` for its turn, as a turn does while it runs."""
@@ -92,7 +84,7 @@ class EditHarness:
         message: str,
         files: Sequence[str] = ("src/main.py",),
         *,
-        report: ReportProgress = ignore_progress,
+        report: ReportProgress = report_nothing,
         toolbox: Toolbox | None = None,
         **more: Json,
     ) -> ToolOutcome:
@@ -102,13 +94,18 @@ class EditHarness:
         self,
         arguments: Mapping[str, Json],
         *,
-        report: ReportProgress = ignore_progress,
+        report: ReportProgress = report_nothing,
         scope: Scope | None = None,
         toolbox: Toolbox | None = None,
     ) -> ToolOutcome:
         call = ToolCall("call_1", "aider_edit", json.dumps(arguments, ensure_ascii=False))
         return await (toolbox or self.toolbox()).execute(
-            scope or self.scope(), call, allowed=["aider_edit"], model="small", grants=self.grants, report_progress=report
+            scope or self.scope(),
+            call,
+            CallReports(call.id, report),
+            allowed=["aider_edit"],
+            model="small",
+            grants=self.grants,
         )
 
     async def versions(self) -> Sequence[Version]:

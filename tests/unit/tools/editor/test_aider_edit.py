@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from spass.calls.scope import ReportProgress
 from spass.core.messages import FinishReason, Json, Message, Role
 from spass.core.time import Deadline
 from spass.llm.types import ChatDelta
 from spass.testing.model import ScriptedModel
-from spass.tools.base import ReportProgress
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult
 from spass.tools.editor.texts import MAX_EDIT_LINES
 from spass.tools.grants import EditorSettings

@@ -1,0 +1,124 @@
+"""Consent to the calls of tools in two steps: a confirm token of the caller, or a person's approval."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeGuard
+
+from spass.calls.scope import Scope
+from spass.core.messages import Json, ToolSpec
+from spass.rag.index.precondition import IndexChanged
+from spass.tools.base import CallResult, Returned
+from spass.tools.confirm_tokens import CONFIRM_SECONDS, ConfirmTokens, RecordResult, UnsignedToken, strip_tag, token_expiry
+from spass.tools.consent import Consent, to_result
+from spass.tools.toolset import BoundTool, ReadyCall, Toolset
+from spass.tools.two_step import TwoStepTool
+
+if TYPE_CHECKING:  # only a gated call needs it
+    from spass.approvals.ending import Ending
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmedTools:
+    """The tools of ``inner``, whose two-step calls need consent: an approval if the tool is one of ``gates``, else a token.
+
+    ``record_result`` returns the writes that a change includes in its transaction, so that the result is stored with it.
+    """
+
+    inner: Toolset
+    gates: Collection[str]
+    tokens: ConfirmTokens
+    record_result: RecordResult | None = None
+
+    @property
+    def names(self) -> Collection[str]:
+        return self.inner.names
+
+    def specs(self, scope: Scope, names: Collection[str]) -> Sequence[ToolSpec]:
+        return self.inner.specs(scope, names)
+
+    def call(self, scope: Scope, name: str, arguments: Mapping[str, Json]) -> ReadyCall:
+        call = self.inner.call(scope, name, arguments)
+        if isinstance(call, BoundTool) and isinstance(call.tool, TwoStepTool):
+            return TwoStepCall(call, call.tool, self)
+        return call
+
+
+@dataclass(frozen=True, slots=True)
+class TwoStepCall:
+    """A call of a two-step ``tool``."""
+
+    bound: BoundTool
+    tool: TwoStepTool
+    rules: ConfirmedTools
+
+    @property
+    def seconds(self) -> float:
+        return self.bound.seconds
+
+    async def run(self, scope: Scope) -> Returned:
+        if self.tool.tool_name in self.rules.gates:
+            return await self._request_approval(scope)
+        if self.tool.confirm_token is None:
+            return await self._preview(scope)
+        redemption = await self.rules.tokens.redeem(scope, self.tool.operation(), self.tool.confirm_token)
+        return await self._execute(scope, replace(redemption, record_result=self.rules.record_result))
+
+    async def run_approved(self, scope: Scope, effect: Mapping[str, Json], ending: "Ending") -> Returned:
+        from spass.tools.gate import ApprovalConsent
+
+        return await self._execute(scope, ApprovalConsent(ending, str(effect["state"])))
+
+    async def _request_approval(self, scope: Scope) -> CallResult:
+        """Store the call until a person decides."""
+        from spass.approvals.record import StoredCall
+        from spass.tools.gate import check_can_wait, request_approval
+        from spass.tools.previews import preview_call
+
+        check_can_wait(scope)
+        needs = self.bound.open(scope)
+        state = await self.tool.state(scope, *needs)  # before the preview, as below
+        preview = await self.tool.whole_preview(scope, *needs)
+        arguments = self.tool.model_dump(mode="json", exclude={"confirm_token"}, exclude_unset=True)
+        return await request_approval(scope, self.tool.tool_name, StoredCall(arguments, {"state": state}), preview_call(preview))
+
+    async def _preview(self, scope: Scope) -> Json:
+        needs, name = self.bound.open(scope), self.tool.tool_name
+        state = await self.tool.state(scope, *needs)  # before the preview: a change in between invalidates the token
+        preview = await self.tool.preview(scope, *needs)
+        return {
+            "confirm_required": True,
+            "confirm_token": await self.rules.tokens.issue(scope, self.tool.operation(), state),
+            "expires_in_seconds": CONFIRM_SECONDS,
+            "op": name,
+            "preview": dict(preview),
+            "message": f"Nothing has been changed yet. {name} is carried out only if you call it again within {CONFIRM_SECONDS} "
+            "seconds with exactly the same arguments and this confirm_token. Do so only if the preview shows what was asked for; "
+            "otherwise say what would happen, and ask.",
+        }
+
+    async def _execute(self, scope: Scope, consent: Consent) -> Json:
+        """Make the change if the data still is as the preview of the consent showed it."""
+        needs = self.bound.open(scope)
+        try:
+            state = await self.tool.state(scope, *needs)
+            if not consent.allows(state):  # before anything is embedded; ``execute`` checks it again
+                raise IndexChanged
+            return to_result(await self.tool.execute(consent, state, scope, *needs))
+        except IndexChanged:
+            raise await consent.outdated(scope) from None
+
+    def to_record(self, preview: Mapping[str, Json]) -> tuple[Mapping[str, Json], int]:
+        """Return the first call's answer for storage, and the last second in which its token is valid. The stored token has no
+        tag, so that a reader of the table cannot use it."""
+        token = str(preview["confirm_token"])
+        return {**preview, "confirm_token": strip_tag(token)}, token_expiry(token)
+
+    async def restore_preview(self, scope: Scope, record: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Return the first call's answer from its stored ``record``."""
+        token = await self.rules.tokens.sign(scope, self.tool.operation(), UnsignedToken(str(record["confirm_token"])))
+        return {**record, "confirm_token": token}
+
+
+def needs_confirmation(call: ReadyCall) -> TypeGuard[TwoStepCall]:
+    """Return whether ``call`` is the first of two steps, whose answer has a confirm token."""
+    return isinstance(call, TwoStepCall) and call.tool.confirm_token is None

@@ -1,0 +1,137 @@
+"""A toolset is a source of tools. The toolbox joins toolsets, limits them to the tools of an agent, and runs their calls."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from pydantic import ValidationError
+
+from spass.calls.scope import Scope
+from spass.core.errors import AdminRequired
+from spass.core.messages import Json, ToolSpec
+from spass.tools.arguments import describe_validation_error
+from spass.tools.base import Returned, Tool
+from spass.tools.registry import load_tool, tools_of
+
+if TYPE_CHECKING:  # only a decision about a gated call needs it
+    from spass.approvals.ending import Ending
+
+
+class ReadyCall(Protocol):
+    """A call with valid arguments, which has not begun."""
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds after which the call is cancelled."""
+        ...
+
+    async def run(self, scope: Scope) -> Returned:
+        """Run the call within its own ``scope``. It tells the client about its progress by ``scope.reports``.
+
+        Raises:
+            ToolError: the model reads its message instead of a result.
+            SpassError: the model reads its code and message.
+        """
+        ...
+
+    async def run_approved(self, scope: Scope, effect: Mapping[str, Json], ending: "Ending") -> Returned:
+        """Run the call that a person approved, see ``Tool.run_approved``."""
+        ...
+
+
+class Toolset(Protocol):
+    """A source of tools. It holds what its tools need."""
+
+    @property
+    def names(self) -> Collection[str]: ...
+
+    def specs(self, scope: Scope, names: Collection[str]) -> Sequence[ToolSpec]:
+        """Return the tools ``names``, which are all of this toolset, as a model sees them: those that the caller may call."""
+        ...
+
+    def call(self, scope: Scope, name: str, arguments: Mapping[str, Json]) -> ReadyCall:
+        """Return a call of the tool ``name`` of this toolset.
+
+        Raises:
+            AdminRequired: the tool needs an admin's token.
+            InvalidArguments: the arguments are not valid for the tool.
+        """
+        ...
+
+
+Needs: TypeAlias = tuple[object, ...]
+"""What the methods of a tool receive after the scope."""
+
+
+def no_needs(_: Scope) -> Needs:
+    """Return nothing: the tools need only their arguments."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class BoundTool:
+    """The call of a ``Tool``. ``open`` returns what it needs."""
+
+    tool: Tool
+    open: Callable[[Scope], Needs]
+    seconds: float
+
+    async def run(self, scope: Scope) -> Returned:
+        return await self.tool.run(scope, *self.open(scope))
+
+    async def run_approved(self, scope: Scope, effect: Mapping[str, Json], ending: "Ending") -> Returned:
+        return await self.tool.run_approved(effect, ending, scope, *self.open(scope))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolClasses:
+    """A toolset of ``Tool`` classes, each loaded at its first use. ``open`` returns what the tools need for the call of a scope.
+    ``seconds`` is their time limit, if it is not that of the class."""
+
+    names: Collection[str]
+    open: Callable[[Scope], Needs] = no_needs
+    seconds: float | None = None
+    load: Callable[[str], type[Tool]] = load_tool
+
+    def specs(self, scope: Scope, names: Collection[str]) -> Sequence[ToolSpec]:
+        tools = [self.load(name) for name in names]
+        return [tool.spec() for tool in tools if scope.caller.identity.admin or not tool.admin_only]
+
+    def call(self, scope: Scope, name: str, arguments: Mapping[str, Json]) -> BoundTool:
+        tool = self.load(name)
+        if tool.admin_only and not scope.caller.identity.admin:
+            raise AdminRequired(
+                f"{name} needs a token that gateway.yaml marks as admin; the token of this request is not. Do not call it "
+                "again; an administrator can make this change.",
+                param="name",
+            )
+        try:
+            call = tool.model_validate(arguments)
+        except ValidationError as error:
+            raise describe_validation_error(error, arguments) from None
+        return BoundTool(call, self.open, self.seconds or tool.timeout)
+
+
+def built_in(toolset: str, needs: Callable[[Scope], Needs] = no_needs, seconds: float | None = None) -> ToolClasses:
+    """Return a toolset of ``registry.TOOLS``."""
+    return ToolClasses(tools_of(toolset), needs, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedTools:
+    """The tools of several toolsets as one."""
+
+    toolsets: Sequence[Toolset]
+
+    @property
+    def names(self) -> Sequence[str]:
+        return [name for toolset in self.toolsets for name in toolset.names]
+
+    def specs(self, scope: Scope, names: Collection[str]) -> Sequence[ToolSpec]:
+        return [spec for name in names for spec in self._source(name).specs(scope, [name])]
+
+    def call(self, scope: Scope, name: str, arguments: Mapping[str, Json]) -> ReadyCall:
+        return self._source(name).call(scope, name, arguments)
+
+    def _source(self, name: str) -> Toolset:
+        return next(toolset for toolset in self.toolsets if name in toolset.names)
