@@ -11,7 +11,6 @@ import sys
 import tempfile
 import threading
 import tomllib
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Final
@@ -21,9 +20,11 @@ from tests import long_files
 from tests.durations import DURATIONS, ROOT, SHORTEST, record, recorded_durations
 from tests.sampling import SOAK
 
-TOGETHER: Final = ("tests/e2e/", "tests/page/")
-"""Folders whose files run in one part each: they share a gateway and a browser, which are expensive to start."""
+TOGETHER: Final = {"tests/e2e/": 2, "tests/page/": 1}
+"""Folders, and in how many parts their files run: they share a gateway and a browser, which are expensive to start."""
 
+_LONGEST_PLANNED: Final = 2 * long_files.LONGEST
+"""The seconds that a long file needs at most: some of its tests, and the gateway or browser that they need."""
 SHOWN: Final = 12
 """Lines of a failure that are printed again at the end."""
 
@@ -69,20 +70,23 @@ def files_with_tests() -> list[str]:
 
 def divide(files: list[str], durations: Mapping[str, float], parts: int) -> list[list[str]]:
     """Divide ``files`` into at most ``parts`` lists of similar duration: each file, the longest first, joins the shortest. The
-    files of a folder in ``TOGETHER`` count as one."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    for file in files:
-        groups[next((folder for folder in TOGETHER if file.startswith(folder)), file)].append(file)
-    seconds = {
-        name: sum(min(durations.get(file, SHORTEST / 2), long_files.LONGEST) for file in group) for name, group in groups.items()
-    }
-    divided: list[list[str]] = [[] for _ in range(parts)]
+    files of a folder in ``TOGETHER`` count as few."""
+    seconds = {file: min(durations.get(file, SHORTEST / 2), _LONGEST_PLANNED) for file in files}
+    groups = [[file] for file in files if not file.startswith(tuple(TOGETHER))]
+    for folder, number in TOGETHER.items():
+        groups += _share([[file] for file in files if file.startswith(folder)], seconds, number)
+    return [sorted(part) for part in _share(groups, seconds, parts)]
+
+
+def _share(groups: list[list[str]], seconds: Mapping[str, float], parts: int) -> list[list[str]]:
+    shares: list[list[str]] = [[] for _ in range(parts)]
     totals = [0.0] * parts
-    for name in sorted(groups, key=lambda name: (-seconds[name], name)):
+    spent = {group[0]: sum(map(seconds.__getitem__, group)) for group in groups}
+    for group in sorted(groups, key=lambda group: (-spent[group[0]], group)):
         shortest = totals.index(min(totals))
-        divided[shortest] += groups[name]
-        totals[shortest] += seconds[name]
-    return [sorted(part) for part in divided if part]
+        shares[shortest] += group
+        totals[shortest] += spent[group[0]]
+    return [share for share in shares if share]
 
 
 class Run:

@@ -24,7 +24,7 @@ from tests.sampling import SOAK, offset
 # A process keeps thousands of tests and many libraries in memory. Frequent full collections would traverse all of them.
 gc.set_threshold(100_000, 20, 100)
 
-settings.register_profile("everyday", deadline=None, print_blob=True)
+settings.register_profile("everyday", deadline=None, print_blob=True, max_examples=50)
 settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5000)
 settings.load_profile("soak" if SOAK else "everyday")
 

@@ -26,7 +26,7 @@ from tests.stream_grammar import Event, answer_text, of_type, parse_events, rece
 from tests.unit.virtual_time import VirtualLoop
 from tests.valid_conversations import check_anthropic, check_openai
 
-STOPS: Final = 5000 if SOAK else 300
+STOPS: Final = 5000 if SOAK else 200
 SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else list(range(STOPS))
 QUESTION: Final = "And now?"
 MAX_SECONDS: Final = 2.0

@@ -25,7 +25,7 @@ from tests.simulated.chats import AGENT, USER, Answer, Process, virtual_clocks
 from tests.stream_grammar import answer_text, of_type, parse_events
 from tests.unit.virtual_time import VirtualLoop
 
-STOPS: Final = 2000 if SOAK else 150
+STOPS: Final = 2000 if SOAK else 80
 SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else list(range(STOPS))
 FAULTS: Final = (Fault.THROTTLE, Fault.LOST_REPLY, Fault.TIMEOUT, Fault.REPEATED)
 

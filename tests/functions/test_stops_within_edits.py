@@ -24,7 +24,7 @@ from tests.functions.test_call_trees import flatten, get_calls
 from tests.sampling import SOAK
 from tests.stream_grammar import Event, of_type, read_events
 
-STOPS: Final = 200
+STOPS: Final = 200 if SOAK else 70
 SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else list(range(STOPS))
 SIDE_BY_SIDE: Final = 8
 MOMENTS: Final = (

@@ -15,7 +15,7 @@ from tests.functions.test_stream_cuts import LONG_HISTORY, in_time
 from tests.sampling import SOAK
 from tests.stream_grammar import of_type, parse_events
 
-TURNS = 600 if SOAK else 200
+TURNS = 600 if SOAK else 100
 
 
 async def chat(worker: Worker, turn: RandomTurn, random: Random, name: str) -> Response:

@@ -22,7 +22,7 @@ from tests.functions.random_turns import (
 from tests.sampling import SOAK
 from tests.stream_grammar import collect_reply, comparable_reply, read_events
 
-TURNS = 1000 if SOAK else 400
+TURNS = 1000 if SOAK else 200
 
 
 def send(gateway: Gateway, turn: RandomTurn, session: str, way: str, number: int) -> Reply:

@@ -272,7 +272,7 @@ async def check(race: Race) -> None:
         assert await race.gateway.words_of(session) == model[session], session
 
 
-@seeded(50, in_soak=5000)
+@seeded(20, in_soak=5000)
 def test_eight_clients_that_race_leave_the_history_of_a_model(seeds: Sequence[int], record_property: Record) -> None:
     counts = run_seeds(seeds, run_race, record_property)
     assert len(seeds) == 1 or {name for name in MUST_HAPPEN if not counts[name]} == set()

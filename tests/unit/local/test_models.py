@@ -1,6 +1,8 @@
 """The choice of models on this machine: a provider with a key, a running Ollama, or the stand-in."""
 
 import hashlib
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,8 +10,10 @@ import yaml
 
 from local.home import ROOT
 from local.models import ModelChoice, choose_models, overlay
+from local.processes import answers
 from spass.tenancy.config import GatewayConfig, load_gateway_config
 from spass.tenancy.identity import Tokens
+from spass.testing.http_server import HttpAnswer, serve
 
 URL = "http://127.0.0.1:4999/v1"
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "XAI_API_KEY", "GROQ_API_KEY", "SPASS_OLLAMA_MODEL")
@@ -95,6 +99,20 @@ def test_a_laptop_token_in_the_operators_file_belongs_to_its_tenant_there(config
     operators = load_gateway_config(file)
     tokens = Tokens(write_and_load(operators, choose_models(operators, servers={}, standin_url=URL), tmp_path))
     assert (tokens.identify("demo-token").tenant, tokens.identify("demo-admin-token").tenant) == ("acme", "demo")
+
+
+def test_a_server_whose_page_does_not_end_answers() -> None:
+    end = threading.Event()
+
+    def page() -> Iterator[bytes]:
+        yield b"<html>"
+        end.wait()
+
+    with serve(lambda _: HttpAnswer(page())) as url:
+        try:
+            assert answers(url, timeout=2.0)
+        finally:
+            end.set()
 
 
 def test_offline_only_the_stand_in_answers(config: GatewayConfig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ def run_race(seed: int) -> dict[str, int]:
     return {"faults": faults, "runs": len(world.begun), "put_backs": world.put_backs}
 
 
-@seeded(100, in_soak=3000)
+@seeded(30, in_soak=3000)
 def test_one_tenants_runs_do_not_stop_those_of_another(seeds: Sequence[int], record_property: Record) -> None:
     counts = run_seeds(seeds, run_race, record_property)
     assert len(seeds) == 1 or (counts["faults"] > len(seeds) / 2 and counts["put_backs"] > len(seeds))

@@ -281,7 +281,7 @@ def run_race(seed: int) -> Counter[str]:
     )
 
 
-@seeded(50, in_soak=5000)
+@seeded(20, in_soak=5000)
 def test_streams_runs_and_ticks_that_race_answer_each_message_once(seeds: Sequence[int], record_property: Record) -> None:
     counts = run_seeds(seeds, run_race, record_property)
     assert len(seeds) == 1 or not [name for name in MUST_HAPPEN if not counts[name]]
@@ -297,7 +297,7 @@ def run_deletion(seed: int) -> Counter[str]:
     return race.codes
 
 
-@seeded(35, in_soak=1015)
+@seeded(14, in_soak=1015)
 def test_a_deletion_that_races_leaves_nothing(seeds: Sequence[int], record_property: Record) -> None:
     codes = run_seeds(seeds, run_deletion, record_property)
     assert {"session_busy", "agent_not_found"} <= codes.keys() or len(seeds) == 1

@@ -175,7 +175,7 @@ def run_race(seed: int) -> dict[str, int]:
     return {run_schedule(schedule, lambda: tell_race(schedule)): 1}
 
 
-@seeded(50, in_soak=5000)
+@seeded(20, in_soak=5000)
 def test_racing_compactions_and_deletes_take_effect_completely_or_not_at_all(
     seeds: Sequence[int], record_property: Record
 ) -> None:

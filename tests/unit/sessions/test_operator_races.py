@@ -232,7 +232,7 @@ def run_race(seed: int) -> dict[str, int]:
     return run_schedule(schedule, lambda: tell_race(schedule))
 
 
-@seeded(30, in_soak=990)
+@seeded(15, in_soak=990)
 def test_racing_runs_of_an_operator_share_one_session_and_leave_the_last_state(
     seeds: Sequence[int], record_property: Record
 ) -> None:

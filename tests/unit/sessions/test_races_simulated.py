@@ -141,7 +141,7 @@ def store_long_turns_in_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "INLINE_BYTES", 1500)
 
 
-@seeded(80, in_soak=5040)
+@seeded(30, in_soak=5040)
 def test_the_history_after_a_race_equals_the_history_of_a_model(seeds: Sequence[int], record_property: Record) -> None:
     links = run_seeds(seeds, run_race, record_property)
     assert len(seeds) == 1 or min(links["job_"], links["turn"]) > 0, "compactions by jobs and before turns took place"

@@ -5,11 +5,8 @@ are ingested, each once, and no place is taken. ``SPASS_SEED=7 pytest …`` runs
 """
 
 import asyncio
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
-
-import pytest
 
 from spass.core.ids import TenantId
 from spass.rag.ingest.upload_record import Status
@@ -17,11 +14,8 @@ from spass.testing.faults import FaultPlan
 from tests.simulated.fair_files import LONGEST_FILE, FairFiles
 from tests.simulated.fair_world import HEAVY, LIGHT, TENANTS
 from tests.simulated.schedule import MANY_FAULTS, Schedule, run_schedule
+from tests.simulated.seeds import Record, run_seeds, seeded
 
-SCHEDULES: Final = 1000 if os.environ.get("SPASS_SOAK") else 100
-SEEDS_PER_TEST: Final = 50
-SEEDS: Final = [int(os.environ["SPASS_SEED"])] if "SPASS_SEED" in os.environ else []
-SEED_RANGES: Final = [SEEDS] if SEEDS else [range(start, start + SEEDS_PER_TEST) for start in range(0, SCHEDULES, SEEDS_PER_TEST)]
 WORKERS: Final = 3
 FILES: Final = 12
 AT_ONCE: Final = 3.0
@@ -74,21 +68,15 @@ async def finish(world: FairFiles, workers: Sequence[asyncio.Task[None]]) -> Non
         assert ends == [(Status.SUCCEEDED, 1)] * files
 
 
-@pytest.mark.parametrize("seeds", SEED_RANGES, ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
-def test_one_tenants_files_do_not_stop_those_of_another(
-    seeds: Sequence[int], record_property: Callable[[str, object], None]
-) -> None:
-    faults = 0
-    for seed in seeds:
+@seeded(40, in_soak=1000)
+def test_one_tenants_files_do_not_stop_those_of_another(seeds: Sequence[int], record_property: Record) -> None:
+    def race_of(seed: int) -> dict[str, int]:
         schedule = Schedule(seed)
-        try:
-            run_schedule(schedule, lambda schedule=schedule: race(schedule))  # type: ignore[misc]
-        except BaseException as error:
-            error.add_note(f"SPASS_SEED={seed}")
-            raise
-        faults += sum(schedule.fault_counts.values())
-    assert len(seeds) < SEEDS_PER_TEST or faults > len(seeds) / 2
-    record_property("schedules", len(seeds))
+        run_schedule(schedule, lambda: race(schedule))
+        return {"faults": sum(schedule.fault_counts.values())}
+
+    counts = run_seeds(seeds, race_of, record_property)
+    assert len(seeds) == 1 or counts["faults"] > len(seeds) / 2
 
 
 def test_a_file_of_another_tenant_begins_at_once_beside_hundreds() -> None:

@@ -18,9 +18,9 @@ from tests.unit.rag.search.exact_index import Question, put_index
 
 pytestmark = pytest.mark.anyio
 
-DOCSTRINGS = 1100
-DOCUMENT_STEP = 8  # of the sentences of the documentation, every eighth is in the index
-QUESTIONS = 60
+DOCSTRINGS = 500
+DOCUMENT_STEP = 15  # of the sentences of the documentation, every fifteenth is in the index
+QUESTIONS = 40
 SEGMENTS = 3
 
 

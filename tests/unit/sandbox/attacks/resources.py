@@ -5,7 +5,7 @@ from typing import Final
 from tests.unit.sandbox.attacks.attack import Attack
 
 RESOURCES: Final = (
-    Attack("a large object", 'attempt("memory", lambda: len(bytearray(600 * 2**20)))'),
+    Attack("a large object", 'attempt("memory", lambda: len(bytes(600 * 2**20)))'),
     Attack(
         "memory in many pieces",
         """
