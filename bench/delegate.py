@@ -22,13 +22,13 @@ from typing import Final
 
 from bench.meter import record_calls
 from bench.processes import silence_logs, write_config
-from spass.agents.chat import run_without_session
 from spass.agents.registry import AgentRegistry
-from spass.agents.render.events import EventWriter
 from spass.agents.spec import AgentSpec
 from spass.core.ids import RequestId, TenantId, UserId, WorkspaceId, new_id
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
 from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.runs.request import RunRequest
+from spass.runs.service import Started
 from spass.tenancy.identity import Caller, Identity
 from spass.testing.aws import MemoryAws
 from spass.testing.gateway import ScriptedServices
@@ -68,12 +68,13 @@ def script(request: ChatRequest, _: CallContext) -> Deltas:
 
 
 async def run_turn(services: Services, agent: AgentSpec) -> int:
-    """Run one turn and render its stream. Return the number of its events."""
+    """Run one turn and render its stream. Return the number of its frames."""
     identity = Identity(TenantId("bench"), "bench", admin=False, allowed_models=("*",))
     scope = services.scope(Caller(identity, UserId("bench"), RequestId(new_id("req")), None, 0, "bench"))
-    run, writer = agent.run(scope.caller.request_id), EventWriter(scope.caller.request_id, agent.name)
-    events = run_without_session(scope, run, services.engine.run(scope, agent, "How much is 6 * 7?"))
-    return len([event async for item in events for event in writer.write(item)])
+    run = await services.runs.stream(scope, agent, RunRequest("How much is 6 * 7?"), lambda error: {"message": error.message})
+    assert isinstance(run, Started)
+    assert run.log is not None
+    return len(await run.log.result())
 
 
 async def measure(turns: int, rounds: int) -> None:

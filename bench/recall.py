@@ -12,7 +12,7 @@ import argparse
 import asyncio
 import os
 import random
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -21,11 +21,12 @@ from bench.planted_facts import PROJECTS, Fact, facts_of, talk
 from bench.processes import emulated_aws, silence_logs
 from local.standin.provider import StandIn
 from spass.agents.engine import Engine
+from spass.agents.kinds.base import AgentContext
 from spass.agents.spec import AgentSpec
 from spass.aws.clients import Aws
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
-from spass.core.events import Event, InferenceFinished, InferenceStarted, TurnFinished, TurnStarted, collect
+from spass.core.events import InferenceFinished, InferenceStarted, TurnFinished, collect
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId, new_id
 from spass.core.messages import FinishReason, Message, Role
 from spass.core.outcome import AgentRun
@@ -33,11 +34,13 @@ from spass.llm.router import Router
 from spass.rag.index.cache import ObjectCache
 from spass.sessions.compaction.summary import Summarizer
 from spass.sessions.compaction.summary_record import SummaryRecord
+from spass.sessions.conversation import Conversation
 from spass.sessions.lineage_search import SessionLineageSearcher
+from spass.sessions.participants import JoinedWrites
 from spass.sessions.record import load_turns
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession
-from spass.sessions.turn_request import LoadHistory, ShortenHistory, TurnRequest
+from spass.sessions.turn_request import TurnRequest
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
@@ -161,30 +164,28 @@ class RecallBench:
         history = [stored.message for turn in await load_turns(self._store, session, 1) for stored in turn.messages]
         scope = self._scope().for_agent(AGENT, session)
 
-        async def load() -> Sequence[Message]:
-            return history
-
-        async with aclosing(self._engine.run(scope, SPEC, question, load)) as events:
+        given = AgentContext(tuple(history))
+        async with aclosing(self._engine.run(scope, SPEC, question, given=given)) as events:
             return collect([event async for event in events]).content
 
     async def _say(self, session: SessionId, user: str, agent: str, *, window: int) -> SummaryRecord | None:
         """Run one turn. Return the summary if ``window`` is so small that the turn begins with a compaction."""
 
-        async def respond(load: LoadHistory, _: ShortenHistory) -> AsyncGenerator[Event, None]:
-            reply = Message(Role.ASSISTANT, agent)
-            yield TurnStarted()
-            await load()
-            yield InferenceStarted(1)
-            yield InferenceFinished(reply, FinishReason.STOP)
-            yield TurnFinished(FinishReason.STOP)
-
         scope = self._scope()
         run = AgentRun(scope.caller.request_id, AGENT, "orchestrator", MODEL)
-        turn = self._sessions.turn(scope, TurnRequest(session, scope.caller.require_user(), user, run, window), respond)
-        await turn.answer()
-        if turn.compactor.error is not None:
-            raise turn.compactor.error
-        return turn.compactor.result.summary if turn.compactor.result is not None else None
+        request = TurnRequest(session, scope.caller.require_user(), user, run, window)
+        async with self._sessions.hold(scope, request, new_id("turn")) as conversation:
+            assert isinstance(conversation, Conversation)
+            assert await conversation.load() is None
+            await conversation.history()
+            conversation.record(InferenceStarted(1))
+            conversation.record(InferenceFinished(Message(Role.ASSISTANT, agent), FinishReason.STOP))
+            conversation.record(TurnFinished(FinishReason.STOP))
+            await conversation.commit(await JoinedWrites.of((), conversation.finish()))
+        compactor = conversation.compactor
+        if compactor.error is not None:
+            raise compactor.error
+        return compactor.result.summary if compactor.result is not None else None
 
     def _scope(self) -> Scope:
         identity = Identity(TENANT, "bench", admin=False, allowed_models=("*",))

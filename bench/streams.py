@@ -23,13 +23,13 @@ from typing import Final
 from bench.load import CHAT, LoadProfile, Target, Work
 from bench.processes import TOKEN, USER, emulated_aws, served, server, write_config
 from spass.agents.render.events import EventWriter
+from spass.agents.render.frames import FrameWriter
 from spass.core.effects import ToolOutcome
-from spass.core.event_task import EventTask
 from spass.core.events import Event, Token, ToolCallFinished, ToolCallStarted, TurnStarted
 from spass.core.ids import RequestId
 from spass.core.messages import Message, Role, ToolCall
-from spass.web.outcomes import EVENTS
-from spass.web.sse import Chunk, render_events
+from spass.journal.frames import Frame
+from spass.web.sse import stream_response
 
 MIN_EVENTS: Final = 20_000
 """Events per second of processor time that are wanted."""
@@ -58,14 +58,15 @@ def events(count: int) -> Iterator[Event]:
 async def rendered(count: int) -> float:
     """Return the processor seconds in which ``count`` events become bytes."""
 
-    async def chunks() -> AsyncGenerator[Chunk, None]:
-        writer, run = EventWriter(RequestId("req_1"), "bench"), EventTask(_to_async(events(count)))
-        async for event in run.follow():
-            for chunk in writer.write(event):
-                yield chunk
+    async def frames() -> AsyncGenerator[Frame, None]:
+        writer = FrameWriter(EventWriter(RequestId("req_1"), "bench"))
+        async for event in _to_async(events(count)):
+            for frame in writer.write(event):
+                yield frame
 
     began, size = time.process_time(), 0
-    async for part in render_events(EventTask(chunks()), RequestId("req_1"), stream_format=EVENTS):
+    async for part in (await stream_response(frames(), RequestId("req_1"))).body_iterator:
+        assert isinstance(part, bytes)
         size += part.count(b"\n\n")
     if size != count:
         raise SystemExit(f"{size} of {count} events were rendered")

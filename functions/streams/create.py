@@ -3,12 +3,13 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spass.agents.chat_body import ChatBody
 from spass.core.errors import InvalidRequest
+from spass.runs.chat_body import ChatBody
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
 from spass.web.routing import AgentParameter, api_router
-from spass.web.streams import EventStream, run_chat
+from spass.web.run_responses import run_chat
+from spass.web.streams import EventStream
 
 router = api_router()
 
@@ -18,7 +19,7 @@ async def chat(name: AgentParameter, body: ChatBody, request: Request, exchange:
     """Run one turn of a chat as a stream. The same request again follows that stream, or replays it."""
     if body.agent_id not in (None, name):
         raise InvalidRequest("agent_id must be the name of the agent in the path. Omit it, or send that name.", param="agent_id")
-    return await run_chat(exchange, name, body.model, body.streamed(await request.json()))
+    return await run_chat(exchange, name, body.model, body.request(await request.json()), request.receive)
 
 
-app = stream_app(router, warm_up=lambda services: (services.streams, services.agents, services.read_keys(all_models=True)))
+app = stream_app(router, warm_up=lambda services: (services.runs, services.agents, services.read_keys(all_models=True)))

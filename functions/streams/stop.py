@@ -2,7 +2,7 @@
 
 from starlette.responses import Response
 
-from spass.agents.following import StopAnswer, stop_turn
+from spass.runs.following import StopAnswer, stop_turn
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.json import json_response

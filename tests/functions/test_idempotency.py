@@ -7,10 +7,10 @@ import pytest
 
 from spass.core.ids import TenantId
 from spass.llm.errors import AttemptFailed
+from spass.store import idempotency
 from spass.store.keys import Key
 from spass.store.leases import renewing
 from spass.store.writes import Update
-from spass.web import idempotency
 from tests.functions.gateway import Gateway, Reply
 
 KEY = {"Idempotency-Key": "key-1"}

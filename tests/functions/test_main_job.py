@@ -248,15 +248,15 @@ def test_an_index_of_another_model_refuses_only_requests_that_embed(gateway: Gat
 
 def test_an_archived_session_redirects_to_its_successor(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     from spass.core.errors import SessionArchived
-    from spass.sessions.turn import Turn
+    from spass.runs.run import Run
 
     successor = ok(gateway.send("POST", SESSIONS), 201)["id"]
 
-    async def raise_archived(turn: Turn) -> object:
-        await turn.task.result()
+    async def raise_archived(run: Run) -> object:
+        await run.wait()
         raise SessionArchived("Moved.", details={"successor_session_id": successor})
 
-    monkeypatch.setattr(Turn, "answer", raise_archived)
+    monkeypatch.setattr(Run, "answer", raise_archived)
     at = f"{SESSIONS}/{ok(gateway.send('POST', SESSIONS), 201)['id']}/messages"
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "sessions-append")
     context = f'{{"path": "/{STAGE}{at}", "resourcePath": "/a1/agents/{{name}}/sessions/{{session_id}}/messages"}}'

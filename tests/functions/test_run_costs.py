@@ -8,11 +8,11 @@ from typing import Final
 
 import pytest
 
-from spass.agents.live_stream import LiveStream
 from spass.agents.spec import AgentSpec
-from spass.agents.streams import StreamedMessage
 from spass.core.ids import AgentName
 from spass.managed.records import ManagedAgent, Schedule
+from spass.runs.request import RunRequest
+from spass.runs.service import Started
 from spass.sessions.session import CreateSession
 from spass.testing.faults import inject
 from tests.functions.managed_runs import ManagedGateway
@@ -51,8 +51,8 @@ async def calls_of_turn(gateway: ManagedGateway) -> int:
     with inject(Process()):
         session = await services.sessions.create(scope, AgentName(spec.name), CreateSession())
     with inject(process):
-        stream = await services.streams.open(scope, spec, StreamedMessage.of("hello", session.id, None), render_error)
-        assert isinstance(stream, LiveStream)
+        stream = await services.runs.stream(scope, spec, RunRequest("hello", session.id), render_error)
+        assert isinstance(stream, Started)
         await stream.wait()
     assert stream.error is None
     return len(process.calls)

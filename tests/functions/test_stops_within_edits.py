@@ -93,7 +93,7 @@ class Stop:
 def edits(gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EditTurns:
     edits = EditTurns(gateway, tmp_path)
     edits.watch_children(monkeypatch)
-    monkeypatch.setattr("spass.agents.live_stream._STOP_POLL_SECONDS", 0.03)
+    monkeypatch.setattr("spass.runs.run._STOP_POLL_SECONDS", 0.03)
     # The deadline of a turn comes before the time limit of its edit, so that it is the deadline which ends the edit.
     monkeypatch.setattr("spass.tools.builtin.aider_edit._COMMIT_SECONDS", -60.0)
     monkeypatch.setattr(Scope, "streaming", property(lambda scope: replace(scope, deadline=Deadline.after(SECONDS.get()))))

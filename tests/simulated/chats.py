@@ -22,12 +22,12 @@ from functions.sessions import append, delete, history
 from functions.sessions import get as get_session
 from functions.sessions import list as list_sessions
 from functions.streams import create, get, stop
-from spass.agents.streams import Streams
 from spass.aws.clients import Aws
 from spass.core.ids import SessionId, TenantId
 from spass.journal.follower import follow
 from spass.llm.retries import Timing
 from spass.llm.router import Router
+from spass.runs.service import Runs
 from spass.sessions.record import TurnRecord, load_turns
 from spass.sessions.service import Sessions
 from spass.sessions.session import Session, decode_session
@@ -133,8 +133,8 @@ class ClockedServices(ScriptedServices):
         return Sessions(self.cascade, lambda: self.summarizer, clock=virtual_now)
 
     @cached_property
-    def streams(self) -> Streams:
-        return Streams(self.engine, self.sessions, self.config, clock=virtual_now)
+    def runs(self) -> Runs:
+        return Runs(self.engine, self.sessions, self.config, clock=virtual_now)
 
 
 class Chats:
@@ -288,13 +288,13 @@ def virtual_clocks(*, stop_poll: float | None = None) -> Iterator[None]:
         for module in (
             "spass.core.time",
             "spass.core.ids",
-            "spass.agents.following",
+            "spass.runs.following",
             "spass.managed.following",
             "spass.tools.editor.progress",
         ):
             patch.setattr(f"{module}.time", clock)
-        patch.setattr("spass.agents.following.follow", partial(follow, clock=virtual_now))
+        patch.setattr("spass.runs.following.follow", partial(follow, clock=virtual_now))
         if stop_poll is not None:
-            patch.setattr("spass.agents.live_stream._STOP_POLL_SECONDS", stop_poll)
+            patch.setattr("spass.runs.run._STOP_POLL_SECONDS", stop_poll)
             patch.setattr("spass.sessions.commit._COMMIT_DELAY", 0.0)
         yield

@@ -18,7 +18,7 @@ from spass.sessions.compaction.summary_record import Summary, read_summary
 from spass.sessions.record import load_turns
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession, Session, decode_session
-from spass.sessions.turn_request import LoadHistory, ShortenHistory, TurnRequest, messages_path
+from spass.sessions.turn_request import TurnRequest, messages_path
 from spass.store.attributes import Item
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
@@ -27,9 +27,10 @@ from spass.testing.faults import Crash, inject
 from tests.simulated.aws import JOB_TARGETS
 from tests.simulated.invariants import Acknowledgement, Chain, ChainMember, ClientLog, Reading, head_violations, summary_of
 from tests.simulated.schedule import NO_FAULTS, Schedule
-from tests.simulated.scripted_turns import answer_with, call_calculator
+from tests.simulated.scripted_turns import LoadHistory, ShortenHistory, answer_with, call_calculator
 from tests.unit.idempotent_requests import idempotent_request
 from tests.unit.scopes import scope_of
+from tests.unit.sessions.turns import start_turn
 
 AGENT: Final = AgentName("librarian")
 USER: Final = UserId("ana")
@@ -143,7 +144,7 @@ class Gateway:
         client_request = idempotent_request(key, question, messages_path(AGENT, session)) if key is not None else None
         request = TurnRequest(session, USER, question, run, self.window, client_request)
         with inject(self.schedule.process()):
-            turn = self.sessions.turn(self.scope(), request, lambda history, shorten: self._respond(question, history, shorten))
+            turn = start_turn(self.sessions, self.scope(), request, self._respond)
         rng = self.schedule.rng.random()
         disconnects = self.schedule.fault_rates is not NO_FAULTS and rng < 0.02
         async with asyncio.timeout(100 * rng if disconnects else None):

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
-from spass.agents.following import FollowedStream
-from spass.agents.live_stream import LiveStream
 from spass.calls.scope import Scope
 from spass.core.errors import SpassError
 from spass.core.ids import ManagedAgentId, RunId, TenantId, UserId, new_id
@@ -20,6 +18,7 @@ from spass.core.messages import Role
 from spass.core.time import Clock, Deadline, timestamp
 from spass.jobs.dispatch import Handler
 from spass.journal.chunks import Chunk
+from spass.journal.follower import FollowedStream
 from spass.journal.frames import EventId, Frame
 from spass.journal.head import StreamHead, StreamState, read_head, stream_digest
 from spass.managed import mailbox
@@ -30,6 +29,7 @@ from spass.managed.runner import ManagedRuns
 from spass.managed.schedules import schedule_hash
 from spass.managed.sweep import ManagedSweep
 from spass.memory.state import read_state
+from spass.runs.service import Started
 from spass.sessions.record import TurnRecord, load_turns
 from spass.sessions.session import Session, decode_session
 from spass.store import keys
@@ -94,7 +94,7 @@ class ManagedWorld:
         self.now = now
         self.queue: list[QueuedMessage] = []
         self.dead: list[QueuedMessage] = []
-        self.live: list[LiveStream] = []
+        self.live: list[Started] = []
         aws.queues.on_message = self._receive
 
     def serve(self, runs: ManagedRuns, handler: Handler) -> None:
@@ -143,7 +143,7 @@ class ManagedWorld:
         with inject(plan):
             try:
                 stream = await self.runs.stream(self.scope(), agent.id, content, render_error, request)
-                if isinstance(stream, LiveStream):
+                if isinstance(stream, Started):
                     self.live.append(stream)
                     await self._read_live(stream, plan, reading)
                 else:
@@ -154,13 +154,14 @@ class ManagedWorld:
                 reading.failure = "crash"
         return reading
 
-    async def _read_live(self, live: LiveStream, plan: FaultPlan, reading: Reading) -> None:
-        frames = live.frames
+    async def _read_live(self, live: Started, plan: FaultPlan, reading: Reading) -> None:
+        frames = live.log
+        assert frames is not None
         while await frames.wait_for_event(len(reading.frames)) and len(reading.frames) < len(frames.events):
             if plan.crashed:
                 raise Crash
             index = len(reading.frames)
-            reading.frames.append((live.event_id(index), frames.events[index]))
+            reading.frames.append((frames.event_id(index), frames.events[index]))
         await live.wait()
         if plan.crashed:
             raise Crash

@@ -7,22 +7,25 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, Final
 
-from spass.agents.chat_body import ChatBody
 from spass.agents.driver import ShortenHistory
-from spass.agents.following import FollowedStream, follow_stream, stop_turn
-from spass.agents.live_stream import LiveStream
 from spass.agents.spec import AgentSpec
-from spass.agents.streams import StreamedMessage, Streams
 from spass.calls.scope import Scope
 from spass.core.errors import SessionArchived, SpassError
 from spass.core.events import Event, InferenceStarted, TurnStarted
 from spass.core.ids import RequestId, SessionId, UserId, new_id
 from spass.core.messages import Json, Message
 from spass.core.outcome import TurnOutcome
+from spass.journal.follower import FollowedStream
 from spass.journal.frames import EventId, Frame
+from spass.runs.chat_body import ChatBody
+from spass.runs.following import follow_stream, stop_turn
+from spass.runs.request import RunRequest
+from spass.runs.run import Run
+from spass.runs.service import Runs
 from spass.sessions.service import Sessions
-from spass.sessions.turn_request import TurnRequest, messages_path
+from spass.sessions.turn_request import messages_path
 from spass.store.attributes import Item
+from spass.store.idempotency import IdempotentRequest
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.faults import Crash, inject
@@ -73,17 +76,23 @@ class Post:
 
     @property
     def message_id(self) -> str:
-        return self.key if self.kind is Kind.CHAT else self.streamed(self.session).message_id
+        return self.message_id_in(self.session)
 
-    def streamed(self, session: SessionId) -> StreamedMessage:
-        """Return the message of a stream. Without redirects ``session`` is the one that the client names."""
+    def message_id_in(self, session: SessionId) -> str:
+        """Return the name of the stream to ``session``. Without redirects that is the one that the client names."""
+        return self.key if self.kind is Kind.CHAT else self._idempotency(session).digest
+
+    def request(self, session: SessionId) -> RunRequest:
+        """Return the request of a stream, or of a blocking turn, to ``session``."""
         if self.kind is Kind.CHAT:
             messages = [*ENTRIES, {"role": "user", "content": self.question}]
             body: dict[str, Any] = {"message_id": self.key, "messages": messages}
             body |= {"session_id": self.wanted} if self.wanted is not None else {}
-            return ChatBody.model_validate(body).streamed(body)
-        body_hash = f"{self.question} {self.kind}"
-        return StreamedMessage.of(self.question, session, idempotent_request(self.key, body_hash, messages_path(AGENT, session)))
+            return ChatBody.model_validate(body).request(body)
+        return RunRequest(self.question, session, idempotency=self._idempotency(session))
+
+    def _idempotency(self, session: SessionId) -> IdempotentRequest:
+        return idempotent_request(self.key, f"{self.question} {self.kind}", messages_path(AGENT, session))
 
 
 @cache
@@ -104,9 +113,9 @@ class ChatGateway(Gateway):
     ledger: Ledger = field(default_factory=Ledger)
     readings: list[StreamReading] = field(default_factory=list)
     dones: dict[str, Done] = field(default_factory=dict)
-    live: list[LiveStream] = field(default_factory=list)
+    live: list[Run] = field(default_factory=list)
     questions: dict[str, set[str]] = field(default_factory=dict)
-    streams: Streams = field(init=False)
+    runs: Runs = field(init=False)
 
     def __post_init__(self) -> None:
         super(ChatGateway, self).__post_init__()
@@ -116,7 +125,7 @@ class ChatGateway(Gateway):
         """Empty the caches, as a new process has them."""
         clock, config = self.schedule.now, _config(self.window)
         self.sessions = Sessions(Cascade(config), lambda: self.summaries, clock=clock)
-        self.streams = Streams(ScriptedEngine(self._respond), self.sessions, config, clock)
+        self.runs = Runs(ScriptedEngine(self._respond), self.sessions, config, clock)
 
     def _watch(self, before: Item | None, after: Item | None) -> None:
         self.ledger.watch(before, after, self.schedule.now())
@@ -149,28 +158,23 @@ class ChatGateway(Gateway):
         scope = self.scope_of(user)
         if post.kind is Kind.BLOCKING:
             return await self._post_blocking(post, session, scope)
-        message = post.streamed(session)
-        self.questions.setdefault(message.message_id, set()).add(post.question)
-        stream = await self.streams.open(scope, SPEC, message, render_error)
+        message_id = post.message_id_in(session)
+        self.questions.setdefault(message_id, set()).add(post.question)
+        stream = await self.runs.stream(scope, SPEC, post.request(session), render_error)
         if isinstance(stream, TurnOutcome):
             return self._record(post, stream)
-        if isinstance(stream, LiveStream):
+        if isinstance(stream, Run):
             self.live.append(stream)
-            reading = await self._read_live(stream, message.message_id, process, reads)
+            reading = await self._read_live(stream, message_id, process, reads)
         else:
-            reading = await self._read_followed(stream, message.message_id, None, reads)
+            reading = await self._read_followed(stream, message_id, None, reads)
         done = reading.done(post.question)
         if done is not None:
             return self._record_done(done)
         return reading.failure or "cut"
 
     async def _post_blocking(self, post: Post, session: SessionId, scope: Scope) -> Done:
-        key = idempotent_request(post.key, f"{post.question} {post.kind}", messages_path(AGENT, session))
-        request = TurnRequest(session, USER, post.question, SPEC.run(scope.caller.request_id), self.window, key)
-        turn = self.sessions.turn(
-            scope.for_agent(AGENT, session), request, lambda load, shorten: self._respond(post.question, load, shorten)
-        )
-        return self._record(post, (await turn.answer()).outcome)
+        return self._record(post, (await self.runs.answer(scope, SPEC, post.request(session))).outcome)
 
     def _record(self, post: Post, outcome: TurnOutcome) -> Done:
         assert outcome.message_id is not None
@@ -245,12 +249,13 @@ class ChatGateway(Gateway):
         for live in self.live:
             await live.wait()
 
-    async def _read_live(self, live: LiveStream, message_id: str, process: Process, reads: int | None) -> StreamReading:
+    async def _read_live(self, live: Run, message_id: str, process: Process, reads: int | None) -> StreamReading:
+        assert live.log is not None
         items: list[tuple[EventId | None, Frame]] = []
-        while await live.frames.wait_for_event(len(items)) and len(items) < len(live.frames.events) and not process.crashed:
+        while await live.log.wait_for_event(len(items)) and len(items) < len(live.log.events) and not process.crashed:
             if len(items) == reads:
                 break
-            items.append((live.event_id(len(items)), live.frames.events[len(items)]))
+            items.append((live.log.event_id(len(items)), live.log.events[len(items)]))
         return self._log_reading(message_id, None, items, None, left=len(items) == reads)
 
     async def _read_followed(

@@ -277,9 +277,9 @@ def _patch_clock_and_randomness(schedule: Schedule, loop: asyncio.AbstractEventL
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spass.core.time.time", clock)
         patch.setattr("spass.core.ids.time", clock)
-        patch.setattr("spass.agents.following.time", clock)
+        patch.setattr("spass.runs.following.time", clock)
         patch.setattr("spass.managed.following.time", clock)
-        patch.setattr("spass.agents.following.follow", partial(follow, clock=time))
+        patch.setattr("spass.runs.following.follow", partial(follow, clock=time))
         patch.setattr("spass.core.ids._ascending", AscendingNumbers())
         patch.setattr("spass.core.ids.os", SimpleNamespace(urandom=rng.randbytes))
         patch.setattr(random, "uniform", rng.uniform)

@@ -2,13 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
-from spass.agents.driver import ShortenHistory
-from spass.agents.engine import NOTHING_GIVEN, Engine, no_history
+from spass.agents.engine import NOTHING_GIVEN, Engine, History
 from spass.agents.kinds.base import AgentContext
 from spass.agents.spec import AgentSpec
-from spass.agents.streams import Streams
 from spass.calls.scope import Scope
 from spass.core.effects import ToolOutcome
 from spass.core.errors import SpassError, UpstreamError
@@ -32,6 +30,7 @@ from spass.managed.runner import ManagedRuns
 from spass.managed.schedules import ScheduleWriter
 from spass.managed.ticks import Ticks
 from spass.managed.worker import RunWorker
+from spass.runs.service import Runs
 from spass.sessions.service import Sessions
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Tokens
@@ -79,10 +78,18 @@ async def answer_in_pieces(schedule: Schedule, pieces: Callable[[], Sequence[str
         yield event
 
 
+LoadHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message]]]
+"""Return the messages before the new one."""
+ShortenHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message] | None]]
+"""Compact the session and return the shorter history, or None if it was not compacted."""
+Respond: TypeAlias = Callable[[str, LoadHistory, ShortenHistory], AsyncGenerator[Event, None]]
+"""Yield the events of a turn that answers a message."""
+
+
 class ScriptedEngine(Engine):
     """Run ``respond`` as the agent."""
 
-    def __init__(self, respond: Callable[..., AsyncGenerator[Event, None]]) -> None:
+    def __init__(self, respond: Respond) -> None:
         self._respond = respond
 
     def check(self, scope: Scope, spec: AgentSpec) -> None:
@@ -93,23 +100,21 @@ class ScriptedEngine(Engine):
         scope: Scope,
         spec: AgentSpec,
         message: str,
-        history: Callable[[], Awaitable[Sequence[Message]]] = no_history,
-        shorten_history: ShortenHistory | None = None,
+        history: History | None = None,
         *,
         given: AgentContext = NOTHING_GIVEN,
         nested_in: Grants | None = None,
         memory: Memory | None = None,
     ) -> AsyncGenerator[Event, None]:
-        return self._respond(message, history, shorten_history)
+        assert history is not None
+        return self._respond(message, history.history, history.shorten)
 
 
-def managed_runs(
-    respond: Callable[..., AsyncGenerator[Event, None]], aws: MemoryAws, config: GatewayConfig, clock: Clock
-) -> tuple[ManagedRuns, Handler]:
+def managed_runs(respond: Respond, aws: MemoryAws, config: GatewayConfig, clock: Clock) -> tuple[ManagedRuns, Handler]:
     """Return the services of runs whose agents ``respond``, and the handler of their queue."""
     spec = AgentSpec(name="orchestrator", model="talker")
     sessions = Sessions(Cascade(config), lambda: (_ for _ in ()).throw(AssertionError), clock=clock)
-    turns = RunTurns(lambda _scope, _agent: spec, Streams(ScriptedEngine(respond), sessions, config, clock), clock)
+    turns = RunTurns(lambda _scope, _agent: spec, Runs(ScriptedEngine(respond), sessions, config, clock), clock)
     ticks = Ticks(lambda: ScheduleWriter(lambda: aws.schedules, clock), clock)
     return ManagedRuns(turns), runs_handler(RunWorker(turns, ticks, Tokens(config)), render_error)
 

@@ -1,12 +1,12 @@
 """Run agents: build the kind that an agent's file describes, its context and its driver."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from spass.agents.availability import Availability
-from spass.agents.driver import CodeRunner, Driver, ShortenHistory
+from spass.agents.driver import CodeRunner, Driver
 from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.agents.performers.infer import InferPerformer
 from spass.agents.performers.page import PagePerformer, open_fetcher
@@ -51,9 +51,16 @@ def no_memory(_scope: Scope, _operator: Operator) -> MemoryOfTurn:
     raise InternalError("This engine has no memory of operators. Give it open_memory.")
 
 
-async def no_history() -> Sequence[Message]:
-    """Return the history of a turn without a session."""
-    return ()
+class History(Protocol):
+    """The messages before that of the turn, as a session has them (``sessions.conversation``)."""
+
+    async def history(self) -> Sequence[Message]:
+        """Return the messages. This may compact the session first, which takes seconds."""
+        ...
+
+    async def shorten(self) -> Sequence[Message] | None:
+        """Compact the session and return the shorter history, or None if it cannot be compacted."""
+        ...
 
 
 class Engine:
@@ -97,8 +104,7 @@ class Engine:
         scope: Scope,
         spec: AgentSpec,
         message: str,
-        history: Callable[[], Awaitable[Sequence[Message]]] = no_history,
-        shorten_history: ShortenHistory | None = None,
+        history: History | None = None,
         *,
         given: AgentContext = NOTHING_GIVEN,
         nested_in: Grants | None = None,
@@ -106,10 +112,11 @@ class Engine:
     ) -> AsyncGenerator[Event, None]:
         """Return the events of one turn, in which the agent answers ``message``. ``Driver.run`` describes them.
 
-        ``history`` is called after the first event. ``given`` is what the caller adds: messages after the history, memory results
-        and metadata. The prompt contains retrieved passages before the message; no event contains them. ``shorten_history`` is
-        called at most once, when the provider rejects the conversation as too long. A delegate works within a call of an agent
-        whose grants are ``nested_in``, and in the workspace of that agent. ``memory`` is that of the operator that runs.
+        ``history`` is that of the session, if there is one. It is read after the first event, and shortened at most once, when
+        the provider rejects the conversation as too long. ``given`` is what the caller adds: messages after the history, memory
+        results and metadata. The prompt contains retrieved passages before the message; no event contains them. A delegate works
+        within a call of an agent whose grants are ``nested_in``, and in the workspace of that agent. ``memory`` is that of the
+        operator that runs.
 
         Raises:
             SpassError: the same as ``check``.
@@ -135,12 +142,13 @@ class Engine:
         )
 
         async def prepare() -> AgentContext:
-            conversation = _with_content([*await history(), *given.conversation])
+            earlier = await history.history() if history is not None else ()
+            conversation = _with_content([*earlier, *given.conversation])
             retrieved = await self._retrieve(scope, spec, message)
             return AgentContext(conversation, names, (*retrieved, *given.memory_results), given.metadata, specs)
 
         async def shorten() -> Sequence[Message] | None:
-            shorter = await shorten_history() if shorten_history is not None else None
+            shorter = await history.shorten() if history is not None else None
             return _with_content([*shorter, *given.conversation]) if shorter is not None else None
 
         if spec.sandbox is not None:

@@ -1,11 +1,11 @@
 """Handle the queue of runs: queued runs of managed agents, and the ticks of their schedules."""
 
-from spass.agents.live_stream import ReportError
 from spass.core.jobs import Delivery, RunAgent, Tick
 from spass.core.time import Deadline
 from spass.jobs.dispatch import Handler, NotHandled
 from spass.jobs.messages import Task
 from spass.managed.worker import RunWorker
+from spass.runs.log import ReportError
 from spass.store.tenant_store import TenantStore
 
 

@@ -4,9 +4,10 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
-from typing import Final
+from typing import Final, TypeAlias
 
 from spass.core.errors import StorageUnavailable, TurnLost
+from spass.core.event_task import EventTask
 from spass.core.ids import SessionId
 from spass.core.time import Clock
 from spass.journal.chunks import Chunk
@@ -23,6 +24,9 @@ POLL_SECONDS: Final = 1.0
 _CHUNKS_PER_PAGE: Final = 32  # a chunk has up to 300 KB
 _FAILED_POLLS: Final = 5  # in a row, after which a follower gives up
 
+
+FollowedStream: TypeAlias = EventTask[tuple[EventId, Frame]]
+"""A stream that is read from the journal. It raises ``TurnLost`` if the worker of the turn dies."""
 
 _LOST: Final = "The worker that ran this turn died, and nothing of the turn was recorded. Send the request again."
 

@@ -4,6 +4,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from spass.core.json import dump_line
+from spass.core.messages import Json
+
 _EVENT_ID: Final = re.compile(r"([1-9][0-9]{0,8})-([1-9][0-9]{0,8})")
 
 
@@ -32,6 +35,15 @@ class Frame:
     @property
     def is_token(self) -> bool:
         return bool(self.prefix)
+
+
+def json_frame(value: Json, event: str | None = None) -> Frame:
+    """Return the frame with ``value`` as JSON, named ``event``."""
+    return Frame(dump_line(value), event=event)
+
+
+DONE: Final = Frame("[DONE]")
+"""The last frame of a stream in OpenAI's format that did not fail."""
 
 
 @dataclass(frozen=True, slots=True)

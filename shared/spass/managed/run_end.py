@@ -5,19 +5,19 @@ Each end is one transaction, on condition that the run is still the agent's acti
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from spass.core.cost import decimal_text
 from spass.core.errors import StorageUnavailable, TurnLost
 from spass.core.ids import random_suffix
 from spass.core.messages import Json
 from spass.core.outcome import TurnOutcome
-from spass.core.time import timestamp
+from spass.core.time import Clock, timestamp
 from spass.managed.lookup import IS_OPEN, find_agent, run_key
 from spass.managed.mailbox import NewMessage, delivery, new_message
 from spass.managed.records import Direction, MailboxMessage, ManagedAgent, Run, RunStatus, decode_run, encode_error
 from spass.managed.texts import delete_text
-from spass.sessions.turn_request import CommitWith
 from spass.store import keys
 from spass.store.attributes import Value
 from spass.store.codec import encode
@@ -26,22 +26,76 @@ from spass.store.tenant_store import TenantStore
 from spass.store.writes import Delete, Equals, Update, Write
 
 
-async def finish_writes(
-    store: TenantStore, run: Run, outcome: TurnOutcome, delivered: Sequence[MailboxMessage], now: float
-) -> CommitWith:
-    """Return the writes that end ``run`` as succeeded, for the transaction that records its turn: the answer in the mailbox, the
-    messages ``delivered`` to the model, the run's end, and the agent's counters.
+class ShownText(Protocol):
+    """What has the text that the stream of a run shows."""
 
-    Raises:
-        TurnLost: the run was ended meanwhile, because it looked lost.
-        StorageUnavailable: the table or the bucket does not answer.
-    """
-    agent = await find_agent(store, run.agent_id)
-    if agent is None or agent.active_run != run.id:
-        raise run_lost()
-    answer = await new_message(store, agent, Direction.AGENT_TO_USER, outcome.content, now, run.id)
-    end = _Success(store, run, outcome, delivered, answer, now)
-    return CommitWith(end.writes(agent), end.renew)
+    @property
+    def text(self) -> str: ...
+
+
+@dataclass(slots=True)
+class RunSuccess:
+    """The end of ``run`` as succeeded, for the transaction that records its turn (``Renewable``): the answer in the mailbox,
+    the messages ``delivered`` to the model, the run's end, and the agent's counters. ``shown`` is the answer."""
+
+    store: TenantStore
+    run: Run
+    delivered: Sequence[MailboxMessage]
+    shown: ShownText
+    clock: Clock
+    _values: Mapping[str, Value] = field(default_factory=dict, init=False)
+    _answer: NewMessage | None = field(default=None, init=False)
+
+    async def writes(self, outcome: TurnOutcome) -> Sequence[Write]:
+        """Return the writes.
+
+        Raises:
+            TurnLost: the run was ended meanwhile, because it looked lost.
+            StorageUnavailable: the table or the bucket does not answer.
+        """
+        agent, now = await find_agent(self.store, self.run.agent_id), self.clock()
+        if agent is None or agent.active_run != self.run.id:
+            raise run_lost()
+        self._values = {
+            "status": RunStatus.SUCCEEDED.value,
+            "turns": outcome.turns,
+            "usage": encode(outcome.usage),
+            "cost_usd": decimal_text(outcome.cost.usd),
+            "finished_at": timestamp(now),
+        }
+        self._answer = await new_message(self.store, agent, Direction.AGENT_TO_USER, self.shown.text, now, self.run.id)
+        return self._writes(agent, self._answer)
+
+    async def renew(self) -> Sequence[Write] | None:
+        """Return the writes for the newest number of the mailbox, or None if the run is not active any more."""
+        agent, answer = await find_agent(self.store, self.run.agent_id), self._answer
+        assert answer is not None  # noqa: S101 (``writes`` came before)
+        if agent is not None and agent.active_run == self.run.id:
+            return self._writes(agent, answer)
+        with suppress(StorageUnavailable):
+            await delete_text(self.store, answer.text)
+        return None
+
+    def _writes(self, agent: ManagedAgent, answer: NewMessage) -> Sequence[Write]:
+        """Return the writes for the next number of the mailbox of ``agent``."""
+        store, run = self.store, self.run
+        counters: dict[str, Value] = {
+            "next_seq": agent.next_seq + 1,
+            "delivered_seq": max((agent.delivered_seq, *(message.seq for message in self.delivered))),
+            "pending": agent.pending - len(self.delivered),
+        }
+        return [
+            Update(
+                keys.managed_agent(store.tenant, agent.id),
+                set=counters,
+                remove=("active_run", "error"),
+                when=_is_active(run) & Equals("next_seq", agent.next_seq),
+            ),
+            answer.write(store, agent.id, agent.next_seq),
+            *(delivery(store, agent.id, message, run.id) for message in self.delivered),
+            Update(run_key(store, run), set=self._values, when=IS_OPEN),
+            Delete(keys.open_run(store.tenant, agent.id, run.id)),
+        ]
 
 
 async def fail(store: TenantStore, run: Run, error: Mapping[str, Json], now: float) -> Run | None:
@@ -65,57 +119,6 @@ async def skip_queued(store: TenantStore, run: Run, now: float) -> Run | None:
     """
     values: dict[str, Value] = {"status": RunStatus.SKIPPED.value, "finished_at": timestamp(now)}
     return await _end(store, run, values, {}) if run.status is RunStatus.QUEUED else run
-
-
-@dataclass(frozen=True, slots=True)
-class _Success:
-    """The end of a run that succeeded."""
-
-    store: TenantStore
-    run: Run
-    outcome: TurnOutcome
-    delivered: Sequence[MailboxMessage]
-    answer: NewMessage
-    now: float
-
-    async def renew(self) -> Sequence[Write] | None:
-        """Return the writes for the newest number of the mailbox, or None if the run is not active any more."""
-        agent = await find_agent(self.store, self.run.agent_id)
-        if agent is not None and agent.active_run == self.run.id:
-            return self.writes(agent)
-        with suppress(StorageUnavailable):
-            await delete_text(self.store, self.answer.text)
-        return None
-
-    def writes(self, agent: ManagedAgent) -> Sequence[Write]:
-        """Return the writes for the next number of the mailbox of ``agent``."""
-        store, run = self.store, self.run
-        counters: dict[str, Value] = {
-            "next_seq": agent.next_seq + 1,
-            "delivered_seq": max((agent.delivered_seq, *(message.seq for message in self.delivered))),
-            "pending": agent.pending - len(self.delivered),
-        }
-        return [
-            Update(
-                keys.managed_agent(store.tenant, agent.id),
-                set=counters,
-                remove=("active_run", "error"),
-                when=_is_active(run) & Equals("next_seq", agent.next_seq),
-            ),
-            self.answer.write(store, agent.id, agent.next_seq),
-            *(delivery(store, agent.id, message, run.id) for message in self.delivered),
-            Update(run_key(store, run), set=self._values(), when=IS_OPEN),
-            Delete(keys.open_run(store.tenant, agent.id, run.id)),
-        ]
-
-    def _values(self) -> dict[str, Value]:
-        return {
-            "status": RunStatus.SUCCEEDED.value,
-            "turns": self.outcome.turns,
-            "usage": encode(self.outcome.usage),
-            "cost_usd": decimal_text(self.outcome.cost.usd),
-            "finished_at": timestamp(self.now),
-        }
 
 
 async def _end(store: TenantStore, run: Run, values: Mapping[str, Value], of_agent: Mapping[str, Value]) -> Run | None:

@@ -5,18 +5,14 @@ one run: its stream has a lease.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
-from spass.agents.following import FollowedStream
-from spass.agents.live_stream import LiveStream, ReportError
 from spass.agents.render.chunks import AnswerHead
 from spass.agents.render.events import StreamName
 from spass.agents.render.managed_frames import ManagedFrames
 from spass.agents.spec import AgentSpec
-from spass.agents.streams import StreamedMessage, Streams
 from spass.calls.scope import Scope
 from spass.core.errors import InternalError, NothingToRun, SpassError, internal_error
 from spass.core.ids import RequestId, SessionId
@@ -25,9 +21,11 @@ from spass.core.time import Clock, epoch_s
 from spass.journal.head import read_head, stream_digest
 from spass.managed import mailbox
 from spass.managed.execution import Execution
-from spass.managed.records import MailboxMessage, ManagedAgent, Run
-from spass.managed.run_end import finish_writes
-from spass.sessions.turn_request import CommitWith
+from spass.managed.records import ManagedAgent, Run
+from spass.managed.run_end import RunSuccess
+from spass.runs.log import ReportError
+from spass.runs.request import RunRequest, StreamIdentity
+from spass.runs.service import Running, Runs, Started
 from spass.store.tenant_store import TenantStore
 
 CheckAgent: TypeAlias = Callable[[Scope, ManagedAgent], AgentSpec]
@@ -39,12 +37,12 @@ class RunTurns:
     """The turns of all runs. A process has one object of this class. ``clock`` returns seconds since the epoch."""
 
     check: CheckAgent
-    streams: Streams
+    runs: Runs
     clock: Clock = time.time
 
     async def open(
         self, scope: Scope, agent: ManagedAgent, spec: AgentSpec, execution: Execution, report: ReportError
-    ) -> LiveStream | FollowedStream:
+    ) -> Started | Running:
         """Begin the turn of a run, or follow the stream if another process has begun it. ``agent`` is as it was read right
         before the run started, or later.
 
@@ -57,18 +55,15 @@ class RunTurns:
             texts = [*(message.content for message in messages), *([run.input] if run.input is not None else [])]
             if not texts:
                 raise NothingToRun("The run had no input, and the mailbox no pending message.")
-            message = StreamedMessage(
-                message_id=run.id,
-                body_hash="",
-                content="\n\n".join(texts),
-                session=None,
-                operator=agent.operator,
-                filed_under=agent.stream_agent,
-                participant=partial(self._finish, store, run, messages, frames),
+            request = RunRequest(
+                "\n\n".join(texts),
+                agent.operator,
+                stream=StreamIdentity(run.id, filed_under=agent.stream_agent),
+                form=frames,
+                participant=RunSuccess(store, run, messages, frames, self.clock),
                 on_failure=execution.fail,
-                render=frames.begin,
             )
-            stream = await self.streams.open(scope, spec, message, report)
+            stream = await self.runs.stream(scope, spec, request, report)
         except Exception as failure:
             error = failure if isinstance(failure, SpassError) else internal_error(failure)
             await execution.fail(error, report(error))
@@ -86,16 +81,6 @@ class RunTurns:
         head = await read_head(store, stream_digest(agent.owner, agent.stream_agent, run.id))
         return head is not None and head.is_live(self.clock())
 
-    async def _finish(
-        self,
-        store: TenantStore,
-        run: Run,
-        delivered: Sequence[MailboxMessage],
-        frames: "_RunFrames",
-        outcome: TurnOutcome,
-    ) -> CommitWith:
-        return await finish_writes(store, run, replace(outcome, content=frames.text), delivered, self.clock())
-
 
 class _RunFrames:
     """The frames of one attempt of ``run``. ``text`` is the text that its stream shows."""
@@ -108,7 +93,9 @@ class _RunFrames:
     def text(self) -> str:
         return self._frames.text if self._frames is not None else ""
 
-    def begin(self, request_id: RequestId, _session: SessionId | None, _name: StreamName, agent_run: AgentRun) -> ManagedFrames:
-        head = AnswerHead(self._run.id, epoch_s(self._run.created_at), agent_run.model)
-        self._frames = ManagedFrames(head, request_id)
+    def renderer(
+        self, request_id: RequestId, _session: SessionId | None, _stream: StreamName | None, run: AgentRun, /
+    ) -> ManagedFrames:
+        """See ``RunFormat.renderer``."""
+        self._frames = ManagedFrames(AnswerHead(self._run.id, epoch_s(self._run.created_at), run.model), request_id)
         return self._frames

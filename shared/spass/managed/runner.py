@@ -8,8 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from spass.agents.following import FollowedStream
-from spass.agents.live_stream import LiveStream, ReportError
 from spass.agents.spec import AgentSpec
 from spass.calls.scope import Scope
 from spass.core.errors import IdempotencyInProgress, InternalError, SessionBusy, SpassError
@@ -22,6 +20,8 @@ from spass.managed.run_start import new_run, nothing_to_run, start
 from spass.managed.run_turns import RunTurns
 from spass.managed.runs import begin, read_run, settle_lost
 from spass.managed.sending import send_lost, send_run
+from spass.runs.log import ReportError
+from spass.runs.service import Running, Started
 from spass.store import idempotency
 from spass.store.idempotency import Claim, IdempotentRequest, StoredAnswer
 from spass.store.tenant_store import TenantStore
@@ -37,7 +37,7 @@ class ManagedRuns:
 
     async def stream(
         self, scope: Scope, agent_id: ManagedAgentId, content: str, report: ReportError, request: IdempotentRequest | None = None
-    ) -> LiveStream | FollowedStream:
+    ) -> Started | Running:
         """Put ``content`` into the agent's mailbox and run the agent, or follow the run of an earlier ``request`` with this key.
         The message is stored, and the turn has begun.
 
@@ -100,14 +100,14 @@ class ManagedRuns:
 
     async def _start(
         self, scope: Scope, agent: ManagedAgent, content: str, report: ReportError, claim: Claim | None
-    ) -> LiveStream | FollowedStream:
+    ) -> Started | Running:
         spec = self._turns.check(scope, agent)
         run = new_run(agent, RunTrigger.MESSAGE, scope.caller.identity.token_id, self._turns.clock(), depth=scope.depth)
         await start(scope.store, agent, run, content, self._turns.clock(), claim)
         agent = replace(agent, pending=agent.pending + 1)
         return await self._open(scope, agent, spec, run, report)
 
-    async def _repeat(self, scope: Scope, agent: ManagedAgent, run: Run, report: ReportError) -> LiveStream | FollowedStream:
+    async def _repeat(self, scope: Scope, agent: ManagedAgent, run: Run, report: ReportError) -> Started | Running:
         """Follow ``run``, or execute it if its process died before the turn was recorded."""
         if run.status.is_final or await self._turns.is_live(scope.store, agent, run):
             stream = await follow_run(scope, agent.id, run.id, None)
@@ -118,9 +118,7 @@ class ManagedRuns:
         run = await begin(scope.store, run, self._turns.clock()) or run
         return await self._open(scope, agent, spec, run, report)
 
-    async def _open(
-        self, scope: Scope, agent: ManagedAgent, spec: AgentSpec, run: Run, report: ReportError
-    ) -> LiveStream | FollowedStream:
+    async def _open(self, scope: Scope, agent: ManagedAgent, spec: AgentSpec, run: Run, report: ReportError) -> Started | Running:
         execution = Execution(scope.store, run, self._turns.clock, may_retry=False)
         return await self._turns.open(scope.streaming, agent, spec, execution, report)
 

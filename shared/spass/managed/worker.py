@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from spass.agents.live_stream import LiveStream, ReportError
 from spass.calls.scope import CUT_SECONDS, JOB_MAX_WAIT, STREAM_SECONDS, Scope
 from spass.core.bus import EMPTY_BUS, EventBus
 from spass.core.errors import InvalidToken, RunNotFound, SpassError
@@ -27,6 +26,8 @@ from spass.managed.run_turns import RunTurns
 from spass.managed.runs import begin, load_run, settle_lost
 from spass.managed.sending import send_later, take_place, work_name
 from spass.managed.ticks import Ticks
+from spass.runs.log import ReportError
+from spass.runs.service import Started
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.identity import Caller, Tokens
 
@@ -145,7 +146,7 @@ class RunWorker:
         is_over = False
         with suppress(SpassError):  # the refused run has failed, or waits
             stream = await self._turns.open(scope, agent, spec, execution, report)
-            if not isinstance(stream, LiveStream):  # another worker executes the run
+            if not isinstance(stream, Started):  # another worker executes the run
                 stream.cancel()
                 return _End.AGAIN
             await stream.wait()

@@ -9,9 +9,9 @@ from typing import Final
 from spass.core.errors import SessionBusy, SessionNotFound, SpassError, StorageUnavailable
 from spass.core.ids import SessionId, random_suffix
 from spass.sessions.hold import held_by, is_deleted, release_hold
+from spass.sessions.participants import JoinedWrites
 from spass.sessions.record import TurnRecord, store_body, stored_overflow_key
 from spass.sessions.session import Session
-from spass.sessions.turn_request import NOTHING_JOINED, CommitWith
 from spass.store import keys
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
@@ -30,8 +30,8 @@ async def commit_turn(
     store: TenantStore,
     session: Session,
     turn: TurnRecord,
-    answers: Sequence[Write] = (),
-    joined: CommitWith = NOTHING_JOINED,
+    answers: Sequence[Write],
+    joined: JoinedWrites,
 ) -> None:
     """Record ``turn`` in its session and release the hold, whose owner is the turn's id. ``session`` is the state after the turn.
     The ``answers`` for a repeated request and the writes of ``joined`` are part of the transaction.
@@ -61,7 +61,7 @@ async def commit_turn(
 
 
 async def _transact(
-    store: TenantStore, session: SessionId, turn: TurnRecord, writes: Sequence[Write], joined: CommitWith
+    store: TenantStore, session: SessionId, turn: TurnRecord, writes: Sequence[Write], joined: JoinedWrites
 ) -> SpassError | None:
     """Make the ``writes`` and those of ``joined``, which are renewed if their conditions do not hold. Return None if they took
     effect, or an error if they did not and never will.
@@ -69,25 +69,23 @@ async def _transact(
     Raises:
         StorageUnavailable: the outcome is unknown.
     """
-    token, attempts, renewals = turn.id, 0, 0
-    current: Sequence[Write] | None = joined.writes
+    token, attempts, renewals, is_current = turn.id, 0, 0, True
     while attempts < _COMMIT_ATTEMPTS:
         try:
-            if current is None:
-                current = await joined.renew() if joined.renew is not None else None
-            if current is None:
+            if not is_current and not await joined.renew():
                 return SessionBusy("Another request changed what this turn writes; the turn was not recorded.", retry_after=1)
-            await store.table.transact([*writes, *current], token=token)
+            is_current = True
+            await store.table.transact([*writes, *joined.writes], token=token)
         except TransactionFailed as failure:
             if await _is_committed(store, session, turn):  # by an earlier attempt, whose reply was lost
                 return None
             if is_deleted(failure.failures.get(1, {})):
                 return SessionNotFound("This session was deleted while the turn ran.")
-            if joined.renew is None or not _OWN_WRITES.isdisjoint(failure.failures):
+            if not joined.is_renewable or not _OWN_WRITES.isdisjoint(failure.failures):
                 return SessionBusy("Another request took this session over; the turn was not recorded.", retry_after=1)
             if renewals == _RENEWALS:
                 break
-            renewals, token, current = renewals + 1, random_suffix(), None
+            renewals, token, is_current = renewals + 1, random_suffix(), False
             await asyncio.sleep(random.uniform(0, _RENEWAL_DELAY * renewals))  # noqa: S311 (jitter)
         except StorageUnavailable:
             await asyncio.sleep(random.uniform(0, _COMMIT_DELAY * 2**attempts))  # noqa: S311 (jitter)

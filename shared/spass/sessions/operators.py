@@ -14,7 +14,6 @@ from spass.memory.operator import Operator
 from spass.memory.state import UNCHANGED, Unchanged, read_state, state_creation, state_update
 from spass.sessions.opening import Opening
 from spass.sessions.session import Session
-from spass.sessions.turn_request import CommitWith
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Write
 
@@ -34,12 +33,12 @@ class OperatorPointer:
             self.store, self.operator, self.session, session.id, UNCHANGED, session.created_at, agent=session.agent
         )
 
-    def commit(self, outcome: TurnOutcome, state: Json | Unchanged) -> CommitWith:
-        """Return what joins the commit of a turn: the operator points to the session of the turn and has the next ``state``."""
+    def update(self, outcome: TurnOutcome, state: Json | Unchanged) -> Write:
+        """Return the write for the commit of a turn: the operator points to the turn's session and has the next ``state``."""
         session = outcome.session_id
         if self.session is None or session is None:
             raise RuntimeError("an operator's turn has opened no session")
-        return CommitWith([state_update(self.store, self.operator, self.session, session, state, outcome.created_at)])
+        return state_update(self.store, self.operator, self.session, session, state, outcome.created_at)
 
 
 class OperatorOpening(NamedTuple):

@@ -3,27 +3,29 @@
 import asyncio
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from spass.calls.scope import Scope
 from spass.calls.worker_thread import run_in_worker_thread
 from spass.core.cursors import decode_cursor, encode_cursor
-from spass.core.errors import SessionArchived, SessionNotFound
+from spass.core.errors import LimitExceeded, SessionArchived, SessionNotFound
 from spass.core.ids import AgentName, SessionId, WorkspaceId, id_pattern, new_id
 from spass.core.messages import Message
+from spass.core.outcome import TurnOutcome
 from spass.core.time import Clock, timestamp
 from spass.memory.operator import Operator
+from spass.sessions.conversation import Conversation, open_session
 from spass.sessions.deletion import delete_session
 from spass.sessions.history import HistoryPage, read_history
 from spass.sessions.imported import import_messages
 from spass.sessions.names import parse_session_id, read_name
-from spass.sessions.opening import Opening
+from spass.sessions.opening import Opening, remove_refused
 from spass.sessions.operators import OperatorOpening, read_pointer
 from spass.sessions.session import CreateSession, Session, SessionView, decode_session, read_session
-from spass.sessions.turn import Turn
-from spass.sessions.turn_request import Respond, TurnRequest
+from spass.sessions.turn_request import TurnRequest
 from spass.store import keys
 from spass.store.idempotency import Claim, StoredAnswer, create
 from spass.store.writes import ITEM_ABSENT, Put
@@ -171,13 +173,32 @@ class Sessions:
         template = replace(template, user=operator.user, operator=operator.id)
         return OperatorOpening(Opening(pointer.session or template.id, template, pointer), pointer)
 
-    def turn(self, scope: Scope, request: TurnRequest, respond: Respond) -> Turn:
-        """Start a turn in a new task. ``respond`` runs the agent with ``scope``, whose session is the turn's."""
+    @asynccontextmanager
+    async def hold(self, scope: Scope, request: TurnRequest, turn_id: str) -> AsyncIterator[Conversation | TurnOutcome]:
+        """Hold the session of a turn while the body runs, or give the outcome that an earlier attempt of the request recorded.
+        ``scope`` is that of the agent, whose session is the turn's.
+
+        Raises:
+            SpassError: the session cannot be held now, or the turn may not continue it.
+        """
         from spass.sessions.compaction.compactor import Compactor  # not needed to list or create sessions
 
+        opened = await open_session(scope, request, turn_id, self._clock)
+        if isinstance(opened, TurnOutcome):
+            yield opened
+            return
         model, window = request.run.model, request.context_window
         compactor = Compactor(self._summarizer, scope, model=model, context_window=window, clock=self._clock)
-        return Turn(scope, request, respond, compactor, self._clock)
+        conversation = Conversation(scope, request, turn_id, opened, compactor, self._clock)
+        try:
+            conversation.check()
+            yield conversation
+        except LimitExceeded:
+            if not scope.tally.has_acted:
+                await remove_refused(scope.store, opened, turn_id)
+            raise
+        finally:
+            await conversation.release()
 
     async def _new(self, scope: Scope, agent: AgentName, options: CreateSession) -> Session:
         settings = (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config

@@ -7,8 +7,8 @@ lease, because it has a lease on its session.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
@@ -19,7 +19,7 @@ from spass.core.messages import Json
 from spass.core.time import now_s
 from spass.store import keys
 from spass.store.attributes import Item, Value
-from spass.store.leases import LEASE_SECONDS, RETRY_SECONDS, LeaseLost
+from spass.store.leases import LEASE_SECONDS, RETRY_SECONDS, LeaseLost, renewing
 from spass.store.table import TTL, ConditionFailed, TransactionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, AtMost, Condition, Delete, Equals, Put, Update, Write
@@ -128,6 +128,22 @@ class Claim:
         """Release the claim after a failure, so that the client may repeat the request with the same key."""
         with suppress(ConditionFailed):
             await self.store.table.write(Delete(self.key, self._is_mine()))
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Renew the claim while the body runs, and release it if the body fails. If the release fails, the claim expires with its
+        lease.
+
+        Raises:
+            LeaseLost: another attempt has acquired the claim; the body was cancelled.
+        """
+        try:
+            async with renewing(self.renew):
+                yield
+        except Exception:
+            with suppress(SpassError):
+                await self.release()
+            raise
 
     async def _write(self, write: Put | Update) -> None:
         """Do ``write`` unless this owner has completed the claim."""

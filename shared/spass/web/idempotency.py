@@ -2,8 +2,8 @@
 
 import hashlib
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
@@ -13,14 +13,14 @@ from starlette.types import Receive
 
 from spass.core.errors import InvalidRequest, SpassError
 from spass.core.messages import Json
+from spass.journal.frames import DONE, Frame, json_frame
 from spass.store import idempotency
 from spass.store.idempotency import Claim, IdempotentRequest, StoredAnswer
-from spass.store.leases import renewing
 from spass.tenancy.identity import Caller
 from spass.tenancy.response_model import ResponseModel
 from spass.web.exchange import Exchange
 from spass.web.json import json_response
-from spass.web.sse import Chunk, stream_response, yield_chunks
+from spass.web.sse import stream_response, yield_frames
 
 REPLAYED_HEADER: Final = "Idempotency-Replayed"
 _KEY: Final = re.compile(r"[!-~]{1,255}")
@@ -32,6 +32,8 @@ HEADER: Final = {
 }
 """The header as OpenAPI describes it."""
 
+Chunk: TypeAlias = dict[str, Json]
+"""A chunk of a stream, as JSON."""
 Restore: TypeAlias = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
 """Return the body of the response, given the body of the stored answer."""
 
@@ -103,7 +105,7 @@ async def run_idempotently(
     if isinstance(claim, StoredAnswer):
         body = await restore(claim.body) if restore else claim.body
         return replay_response(replace(claim, body=body), status=status)
-    async with holding(claim):
+    async with claim.held():
         answer = _as_result(await work(claim))
         if answer.discard:
             await _release_quietly(claim)
@@ -140,38 +142,33 @@ async def stream_idempotently(
         ClientDisconnect: the client disconnected before the first chunk, and the request has no key.
     """
     if exchange.idempotency is None:
-        return await stream_response(chunks(), exchange.request_id, redact=exchange.services.redact, client=client)
+        return await stream_response(_frames(chunks), exchange.request_id, redact=exchange.services.redact, client=client)
     claim = await idempotency.acquire(exchange.scope.store, exchange.idempotency)
     if isinstance(claim, StoredAnswer):
-        return await stream_response(yield_chunks(replay(claim.body)), exchange.request_id, headers={REPLAYED_HEADER: "true"})
+        frames = yield_frames([*map(json_frame, replay(claim.body)), DONE])
+        return await stream_response(frames, exchange.request_id, headers={REPLAYED_HEADER: "true"})
     return await stream_response(_record_stream(claim, chunks, answer), exchange.request_id, redact=exchange.services.redact)
+
+
+async def _frames(chunks: Callable[[], AsyncGenerator[Chunk, None]]) -> AsyncGenerator[Frame, None]:
+    """Yield the chunks as frames, and ``DONE`` if they end well."""
+    async with aclosing(chunks()) as source:
+        async for chunk in source:
+            yield json_frame(chunk)
+    yield DONE
 
 
 async def _record_stream(
     claim: Claim,
     chunks: Callable[[], AsyncGenerator[Chunk, None]],
     answer: Callable[[], ResponseModel],
-) -> AsyncGenerator[Chunk, None]:
-    """Yield the chunks. End only after their answer is stored, because ``[DONE]`` promises a replay."""
-    async with holding(claim), aclosing(chunks()) as source:
-        async for chunk in source:
-            yield chunk
-        await claim.complete(StoredAnswer(answer().to_dict(), {}))
-
-
-@asynccontextmanager
-async def holding(claim: Claim) -> AsyncIterator[None]:
-    """Renew the claim while the body runs, and release it if the body fails.
-
-    Raises:
-        LeaseLost: another attempt has acquired the claim; the body was cancelled.
-    """
-    try:
-        async with renewing(claim.renew):
-            yield
-    except Exception:
-        await _release_quietly(claim)
-        raise
+) -> AsyncGenerator[Frame, None]:
+    """Yield the chunks as frames. End only after their answer is stored, because ``DONE`` promises a replay."""
+    async with claim.held(), aclosing(_frames(chunks)) as frames:
+        async for frame in frames:
+            if frame is DONE:
+                await claim.complete(StoredAnswer(answer().to_dict(), {}))
+            yield frame
 
 
 async def _release_quietly(claim: Claim) -> None:

@@ -17,8 +17,8 @@ from spass.managed.following import follow_run
 from spass.web.errors import error_response
 from spass.web.exchange import Exchange
 from spass.web.idempotency import REPLAYED_HEADER
-from spass.web.sse import KEEP_ALIVE_SECONDS
-from spass.web.streams import StreamStyle, answer_followed, answer_following, answer_live, read_last_event_id, report_failure
+from spass.web.sse import KEEP_ALIVE_SECONDS, StreamStyle
+from spass.web.streams import answer_followed, answer_following, answer_live, read_last_event_id, report_failure
 
 STREAM_OF_RUN: Final = {"content": {"text/event-stream": {}}, "description": "With `stream`: the stream of the run."}
 """The streamed answer to a message as OpenAPI describes it."""
@@ -39,8 +39,10 @@ async def stream_message(exchange: Exchange, agent: ManagedAgentId, content: str
     stream = await runs.stream(exchange.scope, agent, content, report, exchange.idempotency)
     if isinstance(stream, EventTask):
         return await answer_followed(exchange, stream, {REPLAYED_HEADER: "true"}, _STYLE)
-    await stream.frames.wait_for_event(0, KEEP_ALIVE_SECONDS)
-    if stream.error is not None and stream.has_only_failed:
+    log = stream.log
+    assert log is not None  # noqa: S101 (a streamed run has a log)
+    await log.wait_for_event(0, KEEP_ALIVE_SECONDS)
+    if stream.error is not None and log.has_only_failed:
         await stream.wait()
         return error_response(
             _error_for_sender(stream.error, agent), exchange.request_id, _NO_RETRY, redact=exchange.services.redact

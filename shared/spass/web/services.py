@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from spass.agents.availability import Availability, Harnesses
     from spass.agents.delegates import AgentDelegates
     from spass.agents.engine import Engine
-    from spass.agents.operators import OperatorTurns
     from spass.agents.registry import AgentRegistry
-    from spass.agents.streams import Streams
     from spass.approvals.service import Approvals
     from spass.aws.clients import Aws
     from spass.calls.pipeline import Calls
@@ -50,6 +48,7 @@ if TYPE_CHECKING:
     from spass.rag.write.delete import IndexDeleter
     from spass.rag.write.writer import Writer
     from spass.redaction.redactor import Redactor
+    from spass.runs.service import Runs
     from spass.sessions.compaction.jobs import CompactionJobs
     from spass.sessions.compaction.steps import CompactionSteps
     from spass.sessions.compaction.summary import Summarizer
@@ -384,10 +383,10 @@ class Services:
         return Decisions(lambda: self.agents, lambda: self.toolbox)
 
     @cached_property
-    def streams(self) -> "Streams":
-        from spass.agents.streams import Streams
+    def runs(self) -> "Runs":
+        from spass.runs.service import Runs
 
-        return Streams(self.engine, self.sessions, self.config)
+        return Runs(self.engine, self.sessions, self.config)
 
     @cached_property
     def followers(self) -> "Followers":
@@ -420,7 +419,7 @@ class Services:
     def run_turns(self) -> "RunTurns":
         from spass.managed.run_turns import RunTurns
 
-        return RunTurns(self.managed_agents.check, self.streams)
+        return RunTurns(self.managed_agents.check, self.runs)
 
     @cached_property
     def managed_runs(self) -> "ManagedRuns":
@@ -433,12 +432,6 @@ class Services:
         from spass.managed.worker import RunWorker
 
         return RunWorker(self.run_turns, self.ticks, self.tokens, self.bus)
-
-    @cached_property
-    def operator_turns(self) -> "OperatorTurns":
-        from spass.agents.operators import OperatorTurns
-
-        return OperatorTurns(self.engine, self.sessions, self.config)
 
     @cached_property
     def compaction_jobs(self) -> "CompactionJobs":

@@ -1,4 +1,4 @@
-"""Server-sent events: a stream of chunks, in OpenAI's format or in another.
+"""Server-sent events: frames as bytes, in OpenAI's format or in another.
 
 Format: https://html.spec.whatwg.org/multipage/server-sent-events.html; ``[DONE]`` at the end is OpenAI's.
 """
@@ -16,89 +16,92 @@ from starlette.types import Receive, Scope, Send
 from spass.core.errors import GATEWAY_STOPPED, InternalError, SpassError, StorageUnavailable, internal_error
 from spass.core.event_task import EventList, EventTask
 from spass.core.ids import RequestId
-from spass.core.json import dump_line
 from spass.core.messages import Json
+from spass.journal.frames import EventId, Frame, json_frame
 from spass.redaction.log import failure_line, write_line
 from spass.redaction.text import redact
 from spass.web.disconnect import wait_for_disconnect
-from spass.web.errors import Error, envelope
+from spass.web.errors import envelope
 
 KEEP_ALIVE_SECONDS: Final = 15.0
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 MEDIA_TYPE: Final = "text/event-stream"
 STREAM_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-DONE: Final = b"data: [DONE]\n\n"
 
-Chunk = dict[str, Json]
 E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True)
-class StreamFormat:
-    """A format of streams. ``failure`` returns the chunks that report an error. The bytes ``end`` follow the last chunk of a
-    stream that did not fail."""
+class StreamStyle:
+    """The bytes of a stream besides its frames: the ``start``, the ``comment`` in silence, and the frames of a ``failure`` that
+    is not among them. ``failure`` gets the error of the envelope of all errors."""
 
-    failure: Callable[[Error], Sequence[Chunk]]
-    end: bytes = b""
+    failure: Callable[[Mapping[str, Json], RequestId], Sequence[Frame]]
+    start: bytes = b""
+    comment: bytes = KEEP_ALIVE
 
 
-OPENAI: Final = StreamFormat(lambda error: (error.to_dict(),), DONE)
+OPENAI: Final = StreamStyle(lambda error, request_id: (json_frame({"error": error, "request_id": request_id}),))
+"""The style of chat completions. Their last frame is ``DONE``."""
 
 
 async def stream_response(
-    chunks: AsyncIterator[Chunk],
+    frames: AsyncIterator[Frame],
     request_id: RequestId,
     *,
     headers: Mapping[str, str] | None = None,
     redact: Callable[[str], str] = redact,
     client: Receive | None = None,
-    stream_format: StreamFormat = OPENAI,
+    style: StreamStyle = OPENAI,
 ) -> StreamingResponse:
-    """Return a response that sends each chunk as an event in ``stream_format``.
+    """Return a response that sends each frame as an event.
 
-    A separate task reads the chunks to their end. If ``client``, the ASGI receive function, is given, the task is cancelled when
-    the client disconnects. Wait for the first chunk, so that a failure before it gets its own HTTP status.
+    A separate task reads the frames to their end. If ``client``, the ASGI receive function, is given, the task is cancelled when
+    the client disconnects. Wait for the first frame, so that a failure before it gets its own HTTP status.
 
     Raises:
-        SpassError: the work failed before its first chunk.
-        ClientDisconnect: the client disconnected before the first chunk.
+        SpassError: the work failed before its first frame.
+        ClientDisconnect: the client disconnected before the first frame.
     """
-    running = EventTask(chunks)
+    running = EventTask(frames)
     if client is None:
         await running.wait_for_event(0)
     else:
-        await _wait_for_first_chunk(running, client)
+        await wait_for_first(running, running.cancel, client)
     if not running.events:
         await running.result()
-    events = render_events(running, request_id, redact=redact, stream_format=stream_format)
+
+    def report(error: SpassError) -> Mapping[str, Json]:
+        return envelope(error, request_id, redact).error.to_dict()
 
     async def end() -> None:
         if client is not None:
             running.cancel()
 
-    return EventStreamResponse(events, end, headers)
+    encoded = encode_stream(running, lambda _, frame: encode_frame(frame), report, request_id, style)
+    return EventStreamResponse(encoded, end, headers)
 
 
-async def yield_chunks(chunks: Iterable[Chunk]) -> AsyncGenerator[Chunk, None]:
-    """Yield the chunks of a recorded answer."""
-    for chunk in chunks:
-        yield chunk
+async def yield_frames(frames: Iterable[Frame]) -> AsyncGenerator[Frame, None]:
+    """Yield the frames of a recorded answer."""
+    for frame in frames:
+        yield frame
 
 
-async def _wait_for_first_chunk(work: EventTask[Chunk], client: Receive) -> None:
-    """Wait until the work has a chunk or has ended. Cancel it if the client disconnects first.
+async def wait_for_first(events: EventList[E], cancel: Callable[[], None], client: Receive) -> None:
+    """Wait until the list has an event or has ended. Call ``cancel`` if the client disconnects first.
 
     Raises:
         ClientDisconnect: the client disconnected.
     """
-    first = asyncio.ensure_future(work.wait_for_event(0))
+    first = asyncio.ensure_future(events.wait_for_event(0))
     disconnect = asyncio.ensure_future(wait_for_disconnect(client))
     try:
         await asyncio.wait({first, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         if not first.done():
             raise ClientDisconnect
     except BaseException:
-        work.cancel()
+        cancel()
         raise
     finally:
         first.cancel()
@@ -126,7 +129,7 @@ class EventStreamResponse(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         except asyncio.CancelledError:
-            is_stopped = True  # the server stops, and cancels the work too; ``encode_events`` has sent the error event
+            is_stopped = True  # the server stops, and cancels the work too; ``encode_stream`` has sent the error event
         finally:
             if not is_stopped:
                 await self._end()
@@ -134,47 +137,31 @@ class EventStreamResponse(StreamingResponse):
                 await self._stop()
 
 
-def render_events(
-    running: EventTask[Chunk],
-    request_id: RequestId,
-    *,
-    keep_alive: float = KEEP_ALIVE_SECONDS,
-    redact: Callable[[str], str] = redact,
-    stream_format: StreamFormat = OPENAI,
-) -> AsyncGenerator[bytes, None]:
-    """Yield the bytes of a stream of chunks, as ``encode_events`` does. One that did not fail has the format's ``end``."""
-
-    def report(error: SpassError) -> bytes:
-        return b"".join(map(_encode_event, stream_format.failure(envelope(error, request_id, redact))))
-
-    return encode_events(
-        running, lambda _, chunk: _encode_event(chunk), report, request_id, keep_alive=keep_alive, end=stream_format.end
-    )
-
-
-async def encode_events(
+async def encode_stream(
     events: EventList[E],
     encode: Callable[[int, E], bytes],
-    report: Callable[[SpassError], bytes],
+    report: Callable[[SpassError], Mapping[str, Json]],
     request_id: RequestId,
+    style: StreamStyle,
     *,
     keep_alive: float = KEEP_ALIVE_SECONDS,
-    comment: bytes = KEEP_ALIVE,
-    start: bytes = b"",
-    end: bytes = b"",
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the bytes of a stream: ``start``, the events, ``end``. ``encode`` gets the index of an event and the event.
+    """Yield the bytes of a stream. ``encode`` gets the index of an event and the event.
 
-    Send ``comment`` after every ``keep_alive`` seconds without an event. If the list ends with an error, or the server stops, end
-    with the bytes that ``report`` returns.
+    Send the comment of ``style`` after every ``keep_alive`` seconds without an event. If the list ends with an error, or the
+    server stops, end with that failure, which ``report`` returns as clients see it.
     """
+
+    def fail(error: SpassError) -> bytes:
+        return b"".join(map(encode_frame, style.failure(report(error), request_id)))
+
     position = 0
     try:
-        if start:
-            yield start
+        if style.start:
+            yield style.start
         while True:
             while not await events.wait_for_event(position, keep_alive):
-                yield comment
+                yield style.comment
             batch = events.events[position:]
             if not batch:
                 break
@@ -184,16 +171,16 @@ async def encode_events(
     except SpassError as error:
         if isinstance(error, InternalError | StorageUnavailable):
             write_line(failure_line(error, request_id))
-        yield report(error)
+        yield fail(error)
     except asyncio.CancelledError:  # the server stops, or the client has disconnected
-        yield report(GATEWAY_STOPPED)
+        yield fail(GATEWAY_STOPPED)
     except Exception as error:  # noqa: BLE001 (the edge: the status was sent, so the stream itself must report the failure)
         write_line(failure_line(error, request_id))
-        yield report(internal_error(error))
-    else:
-        if end:
-            yield end
+        yield fail(internal_error(error))
 
 
-def _encode_event(value: Chunk) -> bytes:
-    return b"data: " + dump_line(value).encode() + b"\n\n"
+def encode_frame(frame: Frame, event_id: EventId | None = None) -> bytes:
+    """Return the bytes of one event."""
+    id_line = f"id: {event_id}\n" if event_id is not None else ""
+    name_line = f"event: {frame.event}\n" if frame.event is not None else ""
+    return f"{id_line}{name_line}data: {frame.data}\n\n".encode()

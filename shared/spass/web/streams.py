@@ -1,36 +1,30 @@
 """Answer with a stream that can be followed: of a turn that runs in this process, or one that is read from the journal."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from spass.agents.following import FollowedStream, follow_stream
 from spass.agents.render.frames import failure_frames
 from spass.core.errors import GATEWAY_STOPPED, InternalError, InvalidRequest, SpassError, StorageUnavailable
-from spass.core.event_task import EventList, EventTask
-from spass.core.ids import AgentName, RequestId
+from spass.core.event_task import EventList
+from spass.core.ids import AgentName
 from spass.core.messages import Json
-from spass.core.outcome import TurnOutcome
+from spass.journal.follower import FollowedStream
 from spass.journal.frames import EventId, Frame
 from spass.redaction.log import failure_line, write_line
+from spass.runs.following import follow_stream
 from spass.web.edge import IS_HEAD
 from spass.web.errors import envelope
 from spass.web.exchange import Exchange
-from spass.web.idempotency import REPLAYED_HEADER
-from spass.web.operators import operator_of, refuse_sessions
-from spass.web.outcomes import replay_outcome
-from spass.web.sse import KEEP_ALIVE, MEDIA_TYPE, STREAM_HEADERS, EventStreamResponse, encode_events
+from spass.web.sse import MEDIA_TYPE, STREAM_HEADERS, EventStreamResponse, StreamStyle, encode_frame, encode_stream
 
 if TYPE_CHECKING:
-    # Not needed to follow a stream.
-    from spass.agents.live_stream import LiveStream
-    from spass.agents.spec import AgentSpec
-    from spass.agents.streams import StreamedMessage
+    from spass.runs.run import Run  # not needed to follow a stream
 
 E = TypeVar("E")
 
@@ -52,18 +46,10 @@ LAST_EVENT_ID: Final = {
 """The header as OpenAPI describes it."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamStyle:
-    """The bytes of a stream besides its frames: the ``start``, the ``comment`` in silence, and the frames of a ``failure`` that
-    is not in the journal. ``retry`` is the number of milliseconds after which an ``EventSource`` connects again."""
-
-    failure: Callable[[Mapping[str, Json], RequestId], Sequence[Frame]] = failure_frames
-    start: bytes = b"retry: 1000\n\n"
-    comment: bytes = KEEP_ALIVE
-
-
-EVENT_STYLE: Final = StreamStyle()
+EVENT_STYLE: Final = StreamStyle(failure_frames)
 """The style of streams of events."""
+RESUMABLE_STYLE: Final = replace(EVENT_STYLE, start=b"retry: 1000\n\n")
+"""The same for a stream that can be resumed: an ``EventSource`` connects again after a second."""
 
 
 def read_last_event_id(request: Request) -> EventId | None:
@@ -98,49 +84,23 @@ def report_failure(exchange: Exchange, error: SpassError) -> Mapping[str, Json]:
     return _render_error(exchange, error)
 
 
-async def run_chat(exchange: Exchange, name: AgentName, model: str | None, message: "StreamedMessage") -> Response:
-    """Run one turn of a chat with the agent ``name`` as a stream, as ``run_stream`` does. ``model`` replaces the agent's.
+def answer_live(exchange: Exchange, run: "Run", style: StreamStyle, *, ends_with_client: bool = False) -> Response:
+    """Return the stream of a run in this process. The response ends with the run, also if the client has left, unless the run
+    ``ends_with_client``."""
+    log = run.log
+    assert log is not None  # noqa: S101 (a streamed run has a log)
 
-    Raises:
-        AgentNotFound, ModelNotFound, ModelNotAllowed: the agent or the model cannot be used.
-        SpassError: the turn is refused.
-    """
-    services, agent = exchange.services, exchange.services.agents.get(name)
-    if model is not None:
-        agent = replace(agent, model=services.calls.chat_model(exchange.scope, model).name)
-    services.engine.check(exchange.scope, agent)
-    if (operator := operator_of(exchange, agent)) is not None:
-        if message.session is not None:
-            refuse_sessions(agent)
-        message = replace(message, operator=operator)
-    return await run_stream(exchange, agent, message)
+    async def end() -> None:
+        if ends_with_client:
+            run.cancel()
+        else:
+            await run.wait()
 
-
-async def run_stream(exchange: Exchange, agent: "AgentSpec", message: "StreamedMessage") -> Response:
-    """Run the turn of ``message`` as a stream, or follow or replay the stream of an earlier request.
-
-    Raises:
-        SpassError: the turn is refused. It leaves neither a new session nor a stream.
-    """
-    stream = await exchange.services.streams.open(exchange.scope.streaming, agent, message, partial(report_failure, exchange))
-    if isinstance(stream, TurnOutcome):
-        return await replay_outcome(exchange, stream)
-    if isinstance(stream, EventTask):
-        return await answer_followed(exchange, stream, {REPLAYED_HEADER: "true"} if message.idempotency is not None else None)
-    return answer_live(exchange, stream)
-
-
-def answer_live(exchange: Exchange, stream: "LiveStream", style: StreamStyle = EVENT_STYLE) -> Response:
-    """Return the stream of a turn that runs in this process. The response ends with the turn, also if the client has left."""
-
-    def encode(index: int, frame: Frame) -> bytes:
-        return _encode_frame(stream.event_id(index), frame)
-
-    return EventStreamResponse(_encode(exchange, stream.frames, encode, style), stream.wait)
+    return EventStreamResponse(_encode(exchange, log, lambda index, frame: encode_frame(frame, log.event_id(index)), style), end)
 
 
 async def answer_followed(
-    exchange: Exchange, stream: FollowedStream, headers: Mapping[str, str] | None = None, style: StreamStyle = EVENT_STYLE
+    exchange: Exchange, stream: FollowedStream, headers: Mapping[str, str] | None = None, style: StreamStyle = RESUMABLE_STYLE
 ) -> Response:
     """Return a stream that is read from the journal. Until its end it takes one of the places that the tenant's followers have.
 
@@ -158,8 +118,7 @@ async def answer_followed(
         stream.cancel()
         await place.aclose()
 
-    events = _encode(exchange, stream, lambda _, item: _encode_frame(*item), style)
-    return EventStreamResponse(events, stop_reading, headers, stop=stop_reading)
+    return EventStreamResponse(_encode(exchange, stream, _encode_numbered, style), stop_reading, headers, stop=stop_reading)
 
 
 async def follow(request: Request, exchange: Exchange, agent: AgentName, message_id: str) -> Response:
@@ -175,7 +134,7 @@ async def follow(request: Request, exchange: Exchange, agent: AgentName, message
 
 
 async def answer_following(
-    request: Request, exchange: Exchange, stream: FollowedStream | None, style: StreamStyle = EVENT_STYLE
+    request: Request, exchange: Exchange, stream: FollowedStream | None, style: StreamStyle = RESUMABLE_STYLE
 ) -> Response:
     """Return the rest of a stream, as ``answer_followed`` does. None means that the client has read it to its end."""
     if stream is None:
@@ -190,15 +149,9 @@ def _encode(
     exchange: Exchange, events: EventList[E], encode: Callable[[int, E], bytes], style: StreamStyle
 ) -> AsyncGenerator[bytes, None]:
     """Yield the bytes of the stream. The events of a failure that is not in the journal have no ids."""
-
-    def report(error: SpassError) -> bytes:
-        frames = style.failure(_render_error(exchange, error), exchange.request_id)
-        return b"".join(_encode_frame(None, frame) for frame in frames)
-
-    return encode_events(events, encode, report, exchange.request_id, comment=style.comment, start=style.start)
+    return encode_stream(events, encode, partial(_render_error, exchange), exchange.request_id, style)
 
 
-def _encode_frame(event_id: EventId | None, frame: Frame) -> bytes:
-    id_line = f"id: {event_id}\n" if event_id is not None else ""
-    name_line = f"event: {frame.event}\n" if frame.event is not None else ""
-    return f"{id_line}{name_line}data: {frame.data}\n\n".encode()
+def _encode_numbered(_: int, item: tuple[EventId, Frame]) -> bytes:
+    event_id, frame = item
+    return encode_frame(frame, event_id)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from spass.core.errors import Conflict, SessionArchived, SpassError, StorageUnavailable
 from spass.core.ids import SessionId
+from spass.runs.run import RunAnswer
 from spass.sessions.session import Session
-from spass.sessions.turn import TurnAnswer
 from spass.store import keys
 from spass.store.leases import LEASE_SECONDS
 from tests.integration.sessions.conftest import AGENT, USER, idempotent, redirect
@@ -24,7 +24,7 @@ class Client:
     key: str
     message: str = "hello"
 
-    async def answer(self) -> TurnAnswer:
+    async def answer(self) -> RunAnswer:
         """Send the request and its retries, each to the first session. Follow redirects without a delay."""
         for _ in range(LEASE_SECONDS):
             try:
@@ -33,7 +33,7 @@ class Client:
                 self.harness.now += retry_seconds(error)
         raise AssertionError(f"the request still fails after {LEASE_SECONDS} attempts")
 
-    async def follow(self) -> TurnAnswer:
+    async def follow(self) -> RunAnswer:
         """Send the request once, and then to each session that it is redirected to."""
         harness, session, request = self.harness, self.session, idempotent(self.key, self.message)
         for _ in range(1000):

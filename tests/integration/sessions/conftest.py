@@ -15,20 +15,22 @@ from spass.core.messages import Message, TokenUsage
 from spass.core.outcome import AgentRun
 from spass.core.time import timestamp
 from spass.sessions import commit
-from spass.sessions.compaction.compactor import Compactor
 from spass.sessions.deletion import delete_session
 from spass.sessions.record import StoredMessage, load_turns
+from spass.sessions.service import Sessions
 from spass.sessions.session import Session, decode_session
-from spass.sessions.turn import Turn
-from spass.sessions.turn_request import LoadHistory, ShortenHistory, TurnRequest, messages_path
+from spass.sessions.turn_request import TurnRequest, messages_path
 from spass.store import keys
 from spass.store.idempotency import IdempotentRequest
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Put, Update
-from tests.simulated.scripted_turns import answer_with, call_calculator
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.settings import Cascade
+from tests.simulated.scripted_turns import LoadHistory, ShortenHistory, answer_with, call_calculator
 from tests.unit.idempotent_requests import idempotent_request
 from tests.unit.scopes import scope_of
 from tests.unit.sessions.scripted_summarizer import ScriptedSummarizer
+from tests.unit.sessions.turns import ScriptedTurn, start_turn
 
 AGENT = AgentName("librarian")
 USER = UserId("ana")
@@ -64,17 +66,17 @@ class SessionHarness:
         await self.store.table.write(Put(keys.session_head(self.store.tenant, session.id), session.attributes()))
         return session.id
 
-    def turn(self, session: SessionId, message: str, key: str | None = None, *, pause: Pause | None = None) -> Turn:
+    def turn(self, session: SessionId, message: str, key: str | None = None, *, pause: Pause | None = None) -> ScriptedTurn:
         """Start a turn whose agent calls one tool, waits at ``pause``, and then answers."""
 
         return self.turn_of(session, message, idempotent(key, message) if key else None, pause=pause)
 
     def turn_of(
         self, session: SessionId, message: str, client_request: IdempotentRequest | None, *, pause: Pause | None = None
-    ) -> Turn:
+    ) -> ScriptedTurn:
         """Start such a turn for an idempotent request."""
 
-        async def respond(load: LoadHistory, shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
+        async def respond(_: str, load: LoadHistory, shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
             yield TurnStarted()
             history = await load()
             self.model_calls += 1
@@ -97,10 +99,8 @@ class SessionHarness:
 
         run = AgentRun(RequestId("req_1"), AGENT, "orchestrator", "talker")
         request = TurnRequest(session, USER, message, run, self.context_window, client_request)
-        compactor = Compactor(
-            lambda: self.summarizer, self.scope, model="talker", context_window=self.context_window, clock=lambda: self.now
-        )
-        return Turn(self.scope, request, respond, compactor, clock=lambda: self.now)
+        sessions = Sessions(Cascade(GatewayConfig()), lambda: self.summarizer, clock=lambda: self.now)
+        return start_turn(sessions, self.scope, request, respond)
 
     @property
     def scope(self) -> Scope:

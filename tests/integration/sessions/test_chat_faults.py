@@ -17,8 +17,6 @@ from spass.core.messages import Message, Role
 from spass.journal.head import StreamHead, StreamState
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession
-from spass.sessions.turn import Turn
-from spass.sessions.turn_request import ShortenHistory
 from spass.store.leases import LEASE_SECONDS
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.config import GatewayConfig
@@ -26,10 +24,12 @@ from spass.tenancy.settings import Cascade
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.sampling import sampled
 from tests.simulated.memory import aws_for_faults
+from tests.simulated.scripted_turns import ShortenHistory
 from tests.unit.scopes import scope_of
 from tests.unit.sessions.chats import Chats, say_yes
 from tests.unit.sessions.scripted_summarizer import ScriptedSummarizer
 from tests.unit.sessions.session_chains import ChainBuilder, plain_turn
+from tests.unit.sessions.turns import ScriptedTurn
 
 pytestmark = pytest.mark.anyio
 AGENT, USER = AgentName("librarian"), UserId("ana")
@@ -74,7 +74,7 @@ class Client:
         for _ in range(10):
             try:
                 started = await self.chats.start(message_id, wanted, ENTRIES)
-                if isinstance(started, Turn):
+                if isinstance(started, ScriptedTurn):
                     await started.answer()
                 elif started.state is StreamState.RUNNING:
                     self.wait(LEASE_SECONDS / 2)
@@ -153,8 +153,8 @@ async def test_five_first_uses_of_a_name_on_dynamodb_create_one_session(emulated
             yield event
 
     starts = [chats.start(f"m-{number}", "notes", ENTRIES, wait) for number in range(5)]
-    results: list[Turn | StreamHead | BaseException] = await asyncio.gather(*starts, return_exceptions=True)
-    (running,) = (result for result in results if isinstance(result, Turn))
+    results: list[ScriptedTurn | StreamHead | BaseException] = await asyncio.gather(*starts, return_exceptions=True)
+    (running,) = (result for result in results if isinstance(result, ScriptedTurn))
     winner = f"m-{results.index(running)}"
     refusals = [result for result in results if isinstance(result, SpassError)]
     assert [refusal.details for refusal in refusals] == [{"message_id": winner}] * 4

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from spass.core.errors import Conflict, IdempotencyInProgress, SessionBusy, SessionNotFound, StorageUnavailable
 from spass.core.ids import SessionId
 from spass.core.messages import Role
-from spass.sessions.turn import TurnAnswer
+from spass.runs.run import RunAnswer
 from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.sessions.chain_client import Client, chain, turn_texts, visible_history
@@ -73,7 +73,7 @@ async def test_each_answered_turn_of_concurrent_writers_that_compact_is_stored_o
         for number in range(ROUNDS):
             message = f"{name}.{number} {'x' * 40}"
             client = Client(harness, session, message, message)
-            answer: TurnAnswer | None = None
+            answer: RunAnswer | None = None
             while answer is None:
                 try:
                     answer = await client.follow()
@@ -92,7 +92,7 @@ async def test_each_answered_turn_of_concurrent_writers_that_compact_is_stored_o
 
 async def test_eight_concurrent_copies_of_one_request_are_one_turn_with_one_answer(harness: "SessionHarness") -> None:
     session = await harness.session()
-    answers: list[TurnAnswer] = []
+    answers: list[RunAnswer] = []
 
     async def sender() -> None:
         while True:
@@ -183,7 +183,7 @@ async def test_answered_requests_are_stored_once_under_any_interleaving(
 ) -> None:
     """Each step sends request ``n`` with its own key, with or without a fault, alone or concurrently with the next step."""
     session = await harness.session()
-    answered: dict[str, TurnAnswer] = {}
+    answered: dict[str, RunAnswer] = {}
     running: list[asyncio.Task[None]] = []
 
     async def send(name: str, fault: tuple[Fault, int] | None) -> None:
@@ -219,7 +219,7 @@ async def test_answered_requests_that_compact_are_stored_once_under_any_interlea
     harness.context_window, harness.summarizer.text = 80, "short"
     messages = [f"request {number} {'x' * 60}" for number in range(len(steps))]
     clients = {message: Client(harness, session, f"{session}-{message}", message) for message in messages}
-    answered: dict[str, TurnAnswer] = {}
+    answered: dict[str, RunAnswer] = {}
     running: list[asyncio.Task[None]] = []
 
     async def send(client: Client, fault: tuple[Fault, int] | None) -> None:

@@ -40,7 +40,7 @@ class EmulatedChats(Chats):
 
 @pytest.fixture
 async def chats(tmp_path: Path, emulated_aws: Aws, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Chats]:
-    monkeypatch.setattr("spass.agents.live_stream._STOP_POLL_SECONDS", 15.0)
+    monkeypatch.setattr("spass.runs.run._STOP_POLL_SECONDS", 15.0)
     with virtual_clocks():
         yield EmulatedChats(tmp_path, emulated_aws)
 

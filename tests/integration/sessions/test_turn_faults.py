@@ -14,8 +14,8 @@ import pytest
 from spass.aws.clients import Aws
 from spass.core.errors import Conflict, SessionArchived, StorageUnavailable
 from spass.core.ids import SessionId
+from spass.runs.run import RunAnswer
 from spass.sessions import record
-from spass.sessions.turn import TurnAnswer
 from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.sessions.chain_client import Client, chain, turn_texts, visible_history
@@ -82,7 +82,7 @@ async def aws_calls(harness: "SessionHarness", occasion: Occasion, key: str | No
     return [f"{call.service}:{call.operation}" for call in plan.calls]
 
 
-async def outcome_under(plan: FaultPlan, turn: Callable[[], Awaitable[TurnAnswer]]) -> TurnAnswer | None:
+async def outcome_under(plan: FaultPlan, turn: Callable[[], Awaitable[RunAnswer]]) -> RunAnswer | None:
     """Return the answer of a turn under faults, or None if it fails or its process dies."""
     with inject(plan), suppress(Crash, Conflict, StorageUnavailable):
         return await turn()
@@ -121,7 +121,7 @@ async def test_a_turn_is_recorded_once_if_any_call_fails(
         assert await visible_history(harness, members) == KEPT + turn_texts("hello"), where
         assert (await harness.history(members[-1].id))[-1].id == answer.outcome.message_id, where
         assert {member.hold for member in members} == {None}, where
-        assert await client.answer() == TurnAnswer(answer.outcome, replayed=True), where
+        assert await client.answer() == RunAnswer(answer.outcome, replayed=True), where
     record_property("points_tried", len(points))
 
 

@@ -10,9 +10,9 @@ import pytest
 from spass.aws.clients import Aws
 from spass.core.errors import Conflict, SessionNotFound, StorageUnavailable, storage_timeout
 from spass.core.messages import Role
+from spass.runs.run import RunAnswer
 from spass.sessions import record
 from spass.sessions.record import overflow_key
-from spass.sessions.turn import TurnAnswer
 from spass.store.invocation import ServiceCall
 from spass.store.leases import LEASE_SECONDS
 from spass.store.objects import ObjectMissing
@@ -95,7 +95,7 @@ async def test_a_commit_without_a_reply_is_found_by_reading(harness: "SessionHar
     assert isinstance(plan, UncertainCommits)
     assert len(plan.attempts) > 1
     assert (await harness.history(session))[-1].id == answer.outcome.message_id
-    assert await harness.turn(session, "hello", "key").answer() == TurnAnswer(answer.outcome, replayed=True)
+    assert await harness.turn(session, "hello", "key").answer() == RunAnswer(answer.outcome, replayed=True)
 
 
 async def test_a_commit_whose_retry_is_refused_is_found_by_reading(harness: "SessionHarness") -> None:

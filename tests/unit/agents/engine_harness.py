@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from spass.agents.answers import Reply
-from spass.agents.chat import run_without_session
 from spass.agents.driver import ShortenHistory
 from spass.agents.engine import NOTHING_GIVEN, Engine
 from spass.agents.kinds.base import AgentContext
@@ -13,10 +12,10 @@ from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.core.events import Event
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall, ToolCallDelta
-from spass.core.outcome import TurnOutcome
 from spass.llm.errors import AttemptFailed
 from spass.llm.router import Router
 from spass.llm.types import ChatDelta
+from spass.runs.run import Run, Work
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.model import Answer, ScriptedModel
@@ -41,6 +40,20 @@ def spoken(answer: Message | ChatDelta | AttemptFailed, *, stream: bool) -> Answ
     calls = tuple(ToolCallDelta(at, call.id, call.name, call.arguments) for at, call in enumerate(answer.tool_calls))
     reason = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
     return [*words, ChatDelta(tool_calls=calls, finish_reason=reason, usage=TokenUsage(10, 5))]
+
+
+@dataclass(frozen=True, slots=True)
+class GivenHistory:
+    """A history that is given, and what shortens it."""
+
+    messages: Sequence[Message] = ()
+    shorter: ShortenHistory | None = None
+
+    async def history(self) -> Sequence[Message]:
+        return self.messages
+
+    async def shorten(self) -> Sequence[Message] | None:
+        return await self.shorter() if self.shorter is not None else None
 
 
 @dataclass(slots=True)
@@ -72,18 +85,13 @@ class EngineHarness:
     ) -> list[Event]:
         """Return the events of a turn after ``history``."""
 
-        async def load() -> Sequence[Message]:
-            return history
-
-        return [event async for event in self.engine.run(scope, spec, message, load, shorten_history, given=given)]
+        given_history = GivenHistory(history, shorten_history)
+        return [event async for event in self.engine.run(scope, spec, message, given_history, given=given)]
 
     async def chat(self, scope: Scope, agent: AgentSpec, message: str) -> Reply:
         """Return the reply to a message outside of a session."""
         self.engine.check(scope, agent)
-        run = agent.run(scope.caller.request_id)
-        items = [item async for item in run_without_session(scope, run, self.engine.run(scope, agent, message))]
-        assert isinstance(items[-1], TurnOutcome)
-        return Reply.of(items[-1])
+        return Reply.of((await Run(self.engine, scope, Work(agent=agent, message=message)).execute()).outcome)
 
     def will_say(self, *answers: Message | ChatDelta | AttemptFailed) -> None:
         self.answers += answers

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import pytest
 
-from spass.agents.operators import commit_of_operator
 from spass.core.effects import Keep, Recall, Recalled, ToolOutcome
 from spass.core.errors import InvalidRequest
 from spass.core.events import Event, InferenceFinished, InferenceStarted, ToolCallFinished, TurnFinished, TurnStarted
@@ -16,10 +15,12 @@ from spass.core.messages import FinishReason, Json, Message, Role, ToolCall
 from spass.core.outcome import AgentRun, TurnOutcome
 from spass.memory.operator import Operator
 from spass.memory.state import read_state
-from spass.sessions.commit_participants import join_commit
-from spass.sessions.turn_request import ShortenHistory, TurnRequest
+from spass.runs.operators import OperatorCommit
+from spass.sessions.turn_request import TurnRequest
 from spass.testing.aws import MemoryAws
+from tests.simulated.scripted_turns import ShortenHistory
 from tests.unit.sessions.conftest import SessionsHarness, responder
+from tests.unit.sessions.turns import start_turn
 
 pytestmark = pytest.mark.anyio
 
@@ -67,8 +68,8 @@ class Runs:
         opening, pointer = await sessions.open_operator(harness.scope(), CLERK, WATCH)
         run = AgentRun(RequestId("req_1"), CLERK, "operative", "talker")
         request = TurnRequest(opening.session, WATCH.user, "hello", run, 250, opening=opening, operator=WATCH.id)
-        respond = join_commit(responder(agent), commit_of_operator(pointer, memory, "hello"))
-        turn = sessions.turn(harness.scope().for_agent(CLERK, opening.session), request, respond)
+        joins = [OperatorCommit(pointer, memory, "hello")]
+        turn = start_turn(sessions, harness.scope().for_agent(CLERK, opening.session), request, responder(agent), joins)
         return (await turn.answer()).outcome
 
     async def state(self) -> Any:
@@ -136,6 +137,6 @@ async def test_the_session_of_an_operator_takes_no_message_of_anybody_else() -> 
     for operator in (None, OperatorId("other")):
         request = TurnRequest(session, WATCH.user, "hello", run, 250, operator=operator)
         with pytest.raises(InvalidRequest, match="belongs to the operator 'watch'"):
-            await sessions.turn(scope, request, responder(agent)).answer()
+            await start_turn(sessions, scope, request, responder(agent)).answer()
     stored = await sessions.get(runs.harness.scope(), CLERK, session)
     assert (stored.message_count, stored.hold) == (before.message_count, None)

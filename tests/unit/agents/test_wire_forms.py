@@ -68,11 +68,8 @@ def engine_over(provider: str, script: WireScript, requests: list[HttpRequest]) 
 
 
 async def events_of(provider: str, script: WireScript, requests: list[HttpRequest]) -> list[Event]:
-    async def load() -> Sequence[Message]:
-        return []
-
     with engine_over(provider, script, requests) as (engine, router):
-        events = [event async for event in engine.run(scope_for(), AGENT, "What is the weather?", load)]
+        events = [event async for event in engine.run(scope_for(), AGENT, "What is the weather?")]
         await router.aclose()
     return events
 

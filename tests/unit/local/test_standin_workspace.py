@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from local.standin.wire import Completion, complete
-from spass.agents.job_card import JobCard
+from spass.runs.job_card import JobCard
 
 READ: Final = ("read_file", "list_directory", "search_files")
 EDIT: Final = (*READ, "aider_edit")

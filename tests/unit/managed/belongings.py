@@ -6,7 +6,7 @@ from spass.core.ids import AgentName, SessionId
 from spass.core.time import timestamp
 from spass.managed import mailbox
 from spass.managed.records import ManagedAgent, Run, RunTrigger, decode_agent
-from spass.managed.run_end import fail, finish_writes
+from spass.managed.run_end import fail
 from spass.managed.run_start import new_run, skip, start
 from spass.managed.texts import INLINE_BYTES
 from spass.memory.state import read_state, state_creation
@@ -14,7 +14,7 @@ from spass.store import keys
 from spass.store.attributes import Item
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Put, Update
-from tests.unit.managed.managed_store import outcome
+from tests.unit.managed.managed_store import outcome, success
 from tests.unit.managed.owned_agents import OwnedAgents
 from tests.unit.sessions.session_chains import ChainBuilder, plain_turn
 
@@ -83,8 +83,8 @@ class Belongings:
         item = await self.store.table.get(keys.managed_agent(self.store.tenant, run.agent_id))
         assert item is not None
         pending = await mailbox.pending(self.store, decode_agent(item))
-        commit = await finish_writes(self.store, run, outcome(LONG), pending, self.owned.now)
-        await self.store.table.transact(commit.writes, token=run.id)
+        writes = await success(self.store, run, LONG, pending, self.owned.now).writes(outcome())
+        await self.store.table.transact(writes, token=run.id)
 
     def items(self) -> list[Item]:
         """Return all stored items except the markers of commits, which expire."""

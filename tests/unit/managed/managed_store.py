@@ -13,7 +13,7 @@ from spass.core.time import timestamp
 from spass.managed import mailbox
 from spass.managed.lookup import find_agent, read_agent
 from spass.managed.records import Direction, MailboxMessage, ManagedAgent, MessageStatus, Run, RunTrigger, encode_agent
-from spass.managed.run_end import finish_writes
+from spass.managed.run_end import RunSuccess
 from spass.managed.run_start import new_run, start
 from spass.managed.runs import load_run
 from spass.store import keys
@@ -97,11 +97,10 @@ class ManagedStore:
         """Commit a run as a turn does: in one transaction, with newer writes if a message came in between. Return False if the
         run is not active any more."""
         try:
-            commit = await finish_writes(self.store, run, outcome(content), delivered, self.now)
+            commit = success(self.store, run, content, delivered, self.now)
+            writes: Sequence[Write] | None = await commit.writes(outcome())
         except TurnLost:
             return False
-        assert commit.renew is not None
-        writes: Sequence[Write] | None = commit.writes
         for _ in range(10):
             if writes is None:
                 return False
@@ -131,8 +130,20 @@ class ManagedStore:
         return [item for item in self.aws.table.items() if item["pk"] == partition]
 
 
-def outcome(content: str) -> TurnOutcome:
-    """Return the outcome of a turn with two model calls that answered ``content``."""
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The text that a stream shows."""
+
+    text: str
+
+
+def success(store: TenantStore, run: Run, content: str, delivered: Sequence[MailboxMessage], now: float) -> RunSuccess:
+    """Return the end of ``run``, which has answered ``content``."""
+    return RunSuccess(store, run, delivered, Shown(content), lambda: now)
+
+
+def outcome() -> TurnOutcome:
+    """Return the outcome of a turn with two model calls. The stream shows more than its answer."""
     run = AgentRun(RequestId("req_1"), "operative", "operative", "tiny")
     cost = replace(NO_COST, usd=Decimal("0.000125"))
-    return TurnOutcome(run, content, timestamp(0), usage=TokenUsage(30, 12), cost=cost, turns=2)
+    return TurnOutcome(run, "the last step", timestamp(0), usage=TokenUsage(30, 12), cost=cost, turns=2)

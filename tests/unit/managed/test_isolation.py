@@ -20,12 +20,12 @@ from spass.managed import mailbox, runs
 from spass.managed.answers import MessageView
 from spass.managed.body import PatchManagedAgent
 from spass.managed.records import MessageStatus, RunStatus, RunTrigger
-from spass.managed.run_end import fail, finish_writes, skip_queued
+from spass.managed.run_end import fail, skip_queued
 from spass.managed.run_start import new_run, skip, start
 from spass.managed.texts import INLINE_BYTES
 from spass.store.tenant_store import TenantStore
 from tests.sampling import SOAK
-from tests.unit.managed.managed_store import outcome
+from tests.unit.managed.managed_store import outcome, success
 from tests.unit.managed.owned_agents import OwnedAgents
 
 pytestmark = pytest.mark.anyio
@@ -167,8 +167,8 @@ class World:
             waiting = [number for number, (_, reader) in enumerate(expected.messages) if reader is None]
             assert [message.content for message in pending] == [expected.messages[number][0] for number in waiting]
             answer = f"{expected.name} answers {self.rng.random()}"
-            commit = await finish_writes(store, run, outcome(answer), pending, at)
-            await store.table.transact(commit.writes, token=run.id)
+            writes = await success(store, run, answer, pending, at).writes(outcome())
+            await store.table.transact(writes, token=run.id)
             for number in waiting:
                 expected.messages[number] = (expected.messages[number][0], run.id)
             expected.messages.append((answer, run.id))

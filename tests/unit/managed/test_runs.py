@@ -18,13 +18,13 @@ from spass.core.ids import RunId, derived_id
 from spass.core.messages import TokenUsage
 from spass.managed import mailbox, runs
 from spass.managed.records import AgentStatus, Direction, MessageStatus, Run, RunStatus, RunTrigger
-from spass.managed.run_end import fail, finish_writes, skip_queued
+from spass.managed.run_end import fail, skip_queued
 from spass.managed.run_start import new_run, skip, start
 from spass.managed.texts import INLINE_BYTES
 from spass.store.table import TransactionFailed
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.sampling import sampled
-from tests.unit.managed.managed_store import TOKEN, ManagedStore, outcome
+from tests.unit.managed.managed_store import TOKEN, ManagedStore, outcome, success
 
 pytestmark = pytest.mark.anyio
 
@@ -76,11 +76,11 @@ async def test_a_commit_is_renewed_for_messages_that_come_in_before_it(managed: 
     agent = await managed.create()
     first = await managed.put(agent, "one")
     run = await managed.start(agent)
-    commit = await finish_writes(managed.store, run, outcome("answer"), [first], managed.now)
+    commit = success(managed.store, run, "answer", [first], managed.now)
+    writes = await commit.writes(outcome())
     await managed.put(agent, "two")
     with pytest.raises(TransactionFailed):
-        await managed.store.table.transact(commit.writes, token="a")
-    assert commit.renew is not None
+        await managed.store.table.transact(writes, token="a")
     newer = await commit.renew()
     assert newer is not None
     await managed.store.table.transact(newer, token="b")

@@ -3,23 +3,23 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from spass.calls.scope import Scope
 from spass.core.errors import SpassError, StorageUnavailable
-from spass.core.events import Event, TurnFinished, TurnStarted
+from spass.core.events import Event, TurnStarted
 from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
 from spass.core.messages import Message
 from spass.core.outcome import AgentRun, TurnOutcome
 from spass.core.time import Clock
 from spass.journal.head import StreamClaim, StreamHead, StreamState, claim, read_head, stream_digest
 from spass.sessions.service import Sessions
-from spass.sessions.turn import Turn
-from spass.sessions.turn_request import CommitWith, LoadHistory, Respond, ShortenHistory, TurnRequest
+from spass.sessions.turn_request import TurnRequest
 from spass.store import keys
 from spass.store.table import ConditionFailed
-from spass.store.writes import Equals, Update
+from spass.store.writes import Equals, Update, Write
+from tests.simulated.scripted_turns import LoadHistory, Respond, ShortenHistory
 from tests.unit.sessions.conftest import ScriptedAgent, answer_events
+from tests.unit.sessions.turns import ScriptedTurn, start_turn
 
 AGENT = AgentName("librarian")
 
@@ -27,6 +27,16 @@ AGENT = AgentName("librarian")
 async def say_yes(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
     for event in answer_events("yes"):
         yield event
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnd:
+    """The end of a stream, which joins the commit of its turn."""
+
+    claim: StreamClaim
+
+    async def writes(self, outcome: TurnOutcome) -> Sequence[Write]:
+        return [self.claim.ending(StreamState.DONE)]
 
 
 @dataclass(slots=True)
@@ -62,7 +72,7 @@ class Chats:
         entries: Sequence[Message] = (),
         agent: ScriptedAgent = say_yes,
         message: str = "hello",
-    ) -> Turn | StreamHead:
+    ) -> ScriptedTurn | StreamHead:
         """Start a turn, or return the head of the stream that runs or is done.
 
         Raises:
@@ -77,14 +87,8 @@ class Chats:
         request = TurnRequest(
             claimed.head.session, self.user, message, run, self.window, stream=claimed, message_id=message_id, opening=opening
         )
-        turn = self.sessions.turn(scope, request, self._responder(scope, claimed, agent))
-        try:
-            await turn.task.wait_for_event(0)
-            if not turn.task.events:
-                await turn.task.result()
-        except SpassError:
-            await claimed.undo()
-            raise
+        turn = start_turn(self.sessions, scope, request, self._responder(scope, agent), [StreamEnd(claimed)])
+        assert await turn.run.begin() is None
         return turn
 
     async def send(
@@ -101,7 +105,7 @@ class Chats:
             SpassError: the turn was refused, or it failed and so did its stream.
         """
         turn = await self.start(message_id, wanted, entries, agent, message)
-        assert isinstance(turn, Turn)
+        assert isinstance(turn, ScriptedTurn)
         try:
             return (await turn.answer()).outcome
         except SpassError:
@@ -127,25 +131,21 @@ class Chats:
             self.scope.store, digest, "body", session, new_id("turn"), self.clock() if self.clock is not None else self.now
         )
 
-    async def _end_failed(self, message_id: str, turn: Turn) -> None:
+    async def _end_failed(self, message_id: str, turn: ScriptedTurn) -> None:
         key = keys.stream_head(self.scope.store.tenant, stream_digest(self.user, AGENT, message_id))
         is_running = Equals("owner", turn.id) & Equals("state", StreamState.RUNNING)
         with suppress(ConditionFailed, StorageUnavailable):
             await self.scope.store.table.write(Update(key, set={"state": StreamState.FAILED}, when=is_running))
 
-    def _responder(self, scope: Scope, claimed: StreamClaim, agent: ScriptedAgent) -> Respond:
-        async def respond(load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event | CommitWith, Any]:
+    def _responder(self, scope: Scope, agent: ScriptedAgent) -> Respond:
+        async def respond(_: str, load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event, None]:
             yield TurnStarted()
             self.sessions_of_runs.append(scope.session)
             history = await load()
             self.histories.append(list(history))
             async with aclosing(agent(history, shorten)) as events:
                 async for event in events:
-                    if isinstance(event, TurnFinished):
-                        outcome = yield event
-                        assert isinstance(outcome, TurnOutcome)
-                    elif event != TurnStarted():
+                    if event != TurnStarted():
                         yield event
-            yield CommitWith([claimed.ending(StreamState.DONE)])
 
         return respond

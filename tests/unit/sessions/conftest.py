@@ -15,14 +15,15 @@ from spass.core.messages import FinishReason, Message, Role
 from spass.core.outcome import AgentRun
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession
-from spass.sessions.turn import Turn
-from spass.sessions.turn_request import LoadHistory, Respond, ShortenHistory, TurnRequest, messages_path
+from spass.sessions.turn_request import TurnRequest, messages_path
 from spass.store.idempotency import IdempotentRequest
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.aws import MemoryAws
+from tests.simulated.scripted_turns import LoadHistory, Respond, ShortenHistory
 from tests.unit.scopes import scope_of
 from tests.unit.sessions.scripted_summarizer import ScriptedSummarizer
+from tests.unit.sessions.turns import ScriptedTurn, start_turn
 
 AGENT = AgentName("librarian")
 
@@ -85,16 +86,16 @@ class SessionsHarness:
         user: str = "ana",
         idempotency: IdempotentRequest | None = None,
         scope: Scope | None = None,
-    ) -> Turn:
+    ) -> ScriptedTurn:
         run = AgentRun(RequestId("req_1"), AGENT, "orchestrator", "talker")
         request = TurnRequest(session, UserId(user), message, run, 250, idempotency)
-        return self.sessions.turn(scope or self.scope(user), request, responder(agent))
+        return start_turn(self.sessions, scope or self.scope(user), request, responder(agent))
 
 
 def responder(agent: ScriptedAgent) -> Respond:
     """Return a responder that runs ``agent`` with the history, as an engine does."""
 
-    async def respond(load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event, None]:
+    async def respond(_: str, load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event, None]:
         yield TurnStarted()
         async with aclosing(agent(await load(), shorten)) as events:
             async for event in events:

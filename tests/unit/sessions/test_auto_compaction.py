@@ -21,17 +21,17 @@ from spass.core.errors import (
 from spass.core.events import Event, TurnStarted
 from spass.core.ids import AgentName, SessionId
 from spass.core.messages import Message
-from spass.sessions import turn as turn_module
+from spass.runs import run as turn_module
+from spass.runs.run import RunAnswer
 from spass.sessions.record import INLINE_BYTES
 from spass.sessions.session import CreateSession, Session
-from spass.sessions.turn import TurnAnswer
-from spass.sessions.turn_request import ShortenHistory
 from spass.store import keys
 from spass.store.invocation import ServiceCall
 from spass.store.leases import LeaseLost, renewing
 from spass.store.writes import Update
 from spass.tenancy.scalars import CompactStrategy
 from spass.testing.faults import FaultPlan, inject
+from tests.simulated.scripted_turns import ShortenHistory
 from tests.unit.idempotent_requests import idempotent_request
 from tests.unit.sessions.conftest import ScriptedAgent, answer_events, redirect
 
@@ -68,7 +68,7 @@ async def create_full_session(harness: "SessionsHarness", *, strategy: CompactSt
     return await create_session(harness, ("old " * 100, "old " * 100), ("new", "newer"), strategy=strategy)
 
 
-def session_of(answer: TurnAnswer) -> SessionId:
+def session_of(answer: RunAnswer) -> SessionId:
     """Return the session in which a turn was recorded."""
     assert answer.outcome.session_id is not None
     return answer.outcome.session_id

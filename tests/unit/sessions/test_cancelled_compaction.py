@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -16,11 +16,13 @@ from spass.core.messages import FinishReason, Message, Role
 from spass.core.outcome import AgentRun, TurnOutcome
 from spass.journal.head import StreamState
 from spass.sessions.session import CreateSession
-from spass.sessions.turn_request import CommitWith, LoadHistory, ShortenHistory, TurnRequest
+from spass.sessions.turn_request import TurnRequest
 from spass.store.invocation import ServiceCall
 from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
-from tests.unit.sessions.chats import Chats
+from tests.simulated.scripted_turns import LoadHistory, ShortenHistory
+from tests.unit.sessions.chats import Chats, StreamEnd
+from tests.unit.sessions.turns import start_turn
 
 if TYPE_CHECKING:
     from tests.unit.sessions.conftest import SessionsHarness
@@ -71,7 +73,7 @@ class CutTurn:
         request = TurnRequest(self.session, UserId("ana"), "hello", run, 250, stream=claimed, message_id="m-1")
         scope = harness.scope().for_agent(AGENT, self.session)
 
-        async def respond(load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event | CommitWith, Any]:
+        async def respond(_: str, load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event, None]:
             yield TurnStarted()
             await self._cut_off(shorten if self.within_turn else load)
             assert scope.session is not None
@@ -79,11 +81,12 @@ class CutTurn:
             assert held.hold is not None, "the scope names the session that the turn holds"
             assert (held.hold.owner, held.hold.message_id) == (claimed.head.owner, "m-1")
             yield MessageWritten(Message(Role.ASSISTANT, ""))
-            outcome = yield TurnFinished(FinishReason.STOP)
-            assert outcome.session_id == scope.session
-            yield CommitWith([claimed.ending(StreamState.DONE)])
+            yield TurnFinished(FinishReason.STOP)
 
-        return (await harness.sessions.turn(scope, request, respond).answer()).outcome
+        turn = start_turn(harness.sessions, scope, request, respond, [StreamEnd(claimed)])
+        outcome = (await turn.answer()).outcome
+        assert outcome.session_id == scope.session
+        return outcome
 
     def cut(self) -> None:
         assert self._work is not None

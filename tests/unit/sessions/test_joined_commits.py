@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -12,16 +12,17 @@ from spass.core.errors import InternalError, SessionBusy, StorageUnavailable
 from spass.core.events import Event
 from spass.core.ids import AgentName, RequestId, SessionId, UserId
 from spass.core.outcome import AgentRun, TurnOutcome
-from spass.sessions.commit_participants import join_commit
-from spass.sessions.turn import Turn
-from spass.sessions.turn_request import CommitWith, LoadHistory, Respond, ShortenHistory, TurnRequest
+from spass.sessions.participants import Participant
+from spass.sessions.turn_request import TurnRequest
 from spass.store import keys
 from spass.store.keys import Key
 from spass.store.leases import LEASE_SECONDS
 from spass.store.writes import ITEM_ABSENT, Equals, Put, Update, Write
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
+from tests.simulated.scripted_turns import LoadHistory, ShortenHistory
 from tests.unit.sessions.conftest import SessionsHarness, answer_events
+from tests.unit.sessions.turns import ScriptedTurn, start_turn
 from tests.unit.virtual_time import virtual_time
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +45,7 @@ class Inline(FaultPlan):
         return run()
 
 
-async def answer_yes(load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event | CommitWith, Any]:
+async def answer_yes(message: str, load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event, None]:
     for event in answer_events("yes"):
         yield event
 
@@ -70,15 +71,15 @@ class Counter:
         table = self.harness.scope().store.table
         return [number for number in range(20) if await table.get(self.key(f"entry-{number}")) is not None]
 
-    async def join(self, outcome: TurnOutcome) -> CommitWith:
+    async def writes(self, outcome: TurnOutcome) -> Sequence[Write]:
         self.outcomes.append(outcome)
-        return CommitWith(await self.writes(), self.renew)
+        return await self.entry()
 
     async def renew(self) -> Sequence[Write] | None:
         self.renewals += 1
-        return None if self.gives_up else await self.writes()
+        return None if self.gives_up else await self.entry()
 
-    async def writes(self) -> Sequence[Write]:
+    async def entry(self) -> Sequence[Write]:
         number = await self.read()
         if self.rivals:
             self.rivals -= 1
@@ -90,48 +91,52 @@ class Counter:
         ]
 
 
-def start(harness: SessionsHarness, session: SessionId, respond: Respond) -> Turn:
+@dataclass
+class Plain:
+    """A participant that never renews its write."""
+
+    key: Key
+
+    async def writes(self, outcome: TurnOutcome) -> Sequence[Write]:
+        return [Put(self.key, {}, ITEM_ABSENT)]
+
+
+def start(harness: SessionsHarness, session: SessionId, *participants: Participant) -> ScriptedTurn:
     run = AgentRun(RequestId("req_1"), AGENT, "orchestrator", "talker")
-    return harness.sessions.turn(harness.scope(), TurnRequest(session, UserId("ana"), "hello", run, 250), respond)
+    request = TurnRequest(session, UserId("ana"), "hello", run, 250)
+    return start_turn(harness.sessions, harness.scope(), request, answer_yes, participants)
 
 
 async def is_recorded(harness: SessionsHarness, session: SessionId) -> bool:
     return (await harness.sessions.get(harness.scope(), AGENT, session)).message_count == 2
 
 
-async def test_a_participant_gets_the_outcome_and_its_writes_join_those_of_the_agent(harness: SessionsHarness) -> None:
-    session, counter = await harness.create(), Counter(harness)
-
-    async def respond(load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event | CommitWith, Any]:
-        *events, last = answer_events("yes")
-        for event in events:
-            yield event
-        outcome = yield last
-        assert outcome is not None
-        yield CommitWith([Put(counter.key("own"), {}, ITEM_ABSENT)])
-
-    outcome = (await start(harness, session, join_commit(respond, counter.join)).answer()).outcome
+@pytest.mark.parametrize("rivals", [0, 2])
+async def test_a_participant_gets_the_outcome_and_its_writes_join_those_of_others(harness: SessionsHarness, rivals: int) -> None:
+    session, counter = await harness.create(), Counter(harness, rivals)
+    outcome = (await start(harness, session, Plain(counter.key("own")), counter).answer()).outcome
     assert counter.outcomes == [outcome]
-    assert await counter.entries() == [0]
+    assert await counter.entries() == [rivals]
     assert await harness.scope().store.table.get(counter.key("own")) is not None
 
 
-async def test_an_event_after_the_last_one_fails_a_joined_turn(harness: SessionsHarness) -> None:
+async def test_an_error_of_a_participant_fails_the_turn(harness: SessionsHarness) -> None:
     session, counter = await harness.create(), Counter(harness)
 
-    async def respond(load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event | CommitWith, Any]:
-        for event in (*answer_events("yes"), *answer_events("again")):
-            yield event
+    @dataclass
+    class Failing:
+        async def writes(self, outcome: TurnOutcome) -> Sequence[Write]:
+            raise InternalError("No.")
 
     with pytest.raises(InternalError):
-        await start(harness, session, join_commit(respond, counter.join)).answer()
+        await start(harness, session, counter, Failing()).answer()
     assert (await counter.entries(), await is_recorded(harness, session)) == ([], False)
 
 
 @pytest.mark.parametrize("rivals", [1, 5])
 async def test_writes_that_others_overtook_are_renewed_until_they_take_effect(harness: SessionsHarness, rivals: int) -> None:
     session, counter = await harness.create(), Counter(harness, rivals)
-    await start(harness, session, join_commit(answer_yes, counter.join)).answer()
+    await start(harness, session, counter).answer()
     assert (counter.renewals, await counter.entries()) == (rivals, [rivals])
     assert await is_recorded(harness, session)
 
@@ -142,22 +147,24 @@ async def test_a_turn_whose_writes_never_take_effect_is_not_recorded(
 ) -> None:
     session, counter = await harness.create(), Counter(harness, rivals=100, gives_up=gives_up)
     with pytest.raises(SessionBusy if gives_up else StorageUnavailable):
-        await start(harness, session, join_commit(answer_yes, counter.join)).answer()
+        await start(harness, session, counter).answer()
     assert (counter.renewals, await counter.entries()) == (renewals, [])
     stored = await harness.sessions.get(harness.scope(), AGENT, session)
     assert (stored.message_count, stored.hold) == (0, None)
 
 
 async def test_a_turn_that_lost_its_session_renews_nothing(harness: SessionsHarness) -> None:
-    session, counter = await harness.create(), Counter(harness)
+    session = await harness.create()
 
-    async def lose(outcome: TurnOutcome) -> CommitWith:
-        key = keys.session_head(harness.scope().store.tenant, session)
-        await harness.scope().store.table.write(Update(key, remove=("hold",)))
-        return await counter.join(outcome)
+    class Losing(Counter):
+        async def writes(self, outcome: TurnOutcome) -> Sequence[Write]:
+            key = keys.session_head(harness.scope().store.tenant, session)
+            await harness.scope().store.table.write(Update(key, remove=("hold",)))
+            return await super().writes(outcome)
 
+    counter = Losing(harness)
     with pytest.raises(SessionBusy, match="took this session over"):
-        await start(harness, session, join_commit(answer_yes, lose)).answer()
+        await start(harness, session, counter).answer()
     assert (counter.renewals, await counter.entries(), await is_recorded(harness, session)) == (0, [], False)
 
 
@@ -166,7 +173,7 @@ async def run_turn_under(plan: Inline) -> tuple[bool, list[int]]:
     harness = SessionsHarness(MemoryAws())
     session, counter = await harness.create(), Counter(harness, rivals=1)
     with inject(plan), suppress(StorageUnavailable, SessionBusy, Crash):
-        await start(harness, session, join_commit(answer_yes, counter.join)).answer()
+        await start(harness, session, counter).answer()
     recorded, entries = await is_recorded(harness, session), await counter.entries()
     harness.now += LEASE_SECONDS + 1
     await harness.say(session, "and now?")

@@ -25,15 +25,15 @@ from spass.metering.audit import CallKind
 from spass.sessions import opening as opening_module
 from spass.sessions import record
 from spass.sessions.session import CreateSession
-from spass.sessions.turn import Turn
-from spass.sessions.turn_request import ShortenHistory
 from spass.store import keys
 from spass.store.invocation import ServiceCall
 from spass.store.leases import LEASE_SECONDS
 from spass.store.writes import Put
 from spass.testing.faults import FaultPlan, inject
+from tests.simulated.scripted_turns import ShortenHistory
 from tests.unit.sessions.chats import Chats, say_yes
 from tests.unit.sessions.session_chains import ChainBuilder
+from tests.unit.sessions.turns import ScriptedTurn
 
 if TYPE_CHECKING:
     from tests.unit.sessions.conftest import SessionsHarness
@@ -180,7 +180,7 @@ async def test_an_archived_session_continues_as_its_newest_successor(harness: "S
 async def test_scope_and_outcome_name_the_session_that_was_opened(harness: "SessionsHarness", chains: ChainBuilder) -> None:
     chats, (source, successor) = chats_of(harness), await chains.chain(2)
     turn = await chats.start("m-1", source)
-    assert isinstance(turn, Turn)
+    assert isinstance(turn, ScriptedTurn)
     assert (await turn.answer()).outcome.session_id == successor
     assert chats.sessions_of_runs == [successor]
 
@@ -317,7 +317,7 @@ async def test_five_first_uses_of_a_name_at_once_create_one_session(
 
     starts = [chats.start(f"m-{number}", "notes", ENTRIES, wait) for number in range(5)]
     results = await asyncio.gather(*starts, return_exceptions=True)
-    (running,) = (result for result in results if isinstance(result, Turn))
+    (running,) = (result for result in results if isinstance(result, ScriptedTurn))
     winner = f"m-{results.index(running)}"
     refusals = [result for result in results if isinstance(result, SessionBusy)]
     assert [refusal.details for refusal in refusals] == [{"message_id": winner}] * 4

@@ -18,33 +18,47 @@ from spass.core.messages import Message, Role
 from spass.core.outcome import AgentRun, TurnOutcome
 from spass.memory.operator import Operator
 from spass.memory.state import OperatorState, read_state
-from spass.sessions.commit_participants import join_commit
 from spass.sessions.compaction.commit import commit_compaction
 from spass.sessions.compaction.plan import CompactionPlan
 from spass.sessions.compaction.summary_record import Summary
 from spass.sessions.deletion import delete_session
 from spass.sessions.forget import forget
 from spass.sessions.hold import acquire_hold, new_hold, release_hold
+from spass.sessions.operators import OperatorPointer
 from spass.sessions.record import load_turns
 from spass.sessions.service import Sessions
 from spass.sessions.session import HoldKind, Session, decode_session
-from spass.sessions.turn_request import CommitWith, ShortenHistory, TurnRequest
+from spass.sessions.turn_request import TurnRequest
 from spass.store.tenant_store import TenantStore
+from spass.store.writes import Write
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, inject
 from tests.simulated.schedule import MANY_FAULTS, FaultRates, Schedule, run_schedule
+from tests.simulated.scripted_turns import ShortenHistory
 from tests.simulated.seeds import Record, run_seeds, seeded
 from tests.unit.idempotent_requests import idempotent_request
 from tests.unit.scopes import scope_of
 from tests.unit.sessions.conftest import answer_events, responder
 from tests.unit.sessions.scripted_summarizer import ScriptedSummarizer
+from tests.unit.sessions.turns import start_turn
 
 RACE_FAULTS: Final = FaultRates({fault: 3 * odds for fault, odds in MANY_FAULTS.odds.items()})
 USER, TENANT = UserId("ana"), TenantId("demo")
 OPERATOR: Final = Operator(USER, OperatorId("watch"))
 AGENTS: Final = (AgentName("librarian"), AgentName("clerk"))
+
+
+@dataclass(frozen=True, slots=True)
+class NextState:
+    """The state that a run leaves, which joins its commit."""
+
+    pointer: OperatorPointer
+    state: str
+
+    async def writes(self, outcome: TurnOutcome) -> Sequence[Write]:
+        return [self.pointer.update(outcome, self.state)]
 
 
 @dataclass(slots=True)
@@ -83,9 +97,6 @@ class OperatorRace:
         sessions = Sessions(Cascade(GatewayConfig()), ScriptedSummarizer, clock=self.schedule.now)  # with empty caches
         opening, pointer = await sessions.open_operator(self.scope, agent, OPERATOR)
 
-        async def commit(outcome: TurnOutcome) -> CommitWith:
-            return pointer.commit(outcome, message)
-
         request = TurnRequest(
             opening.session,
             USER,
@@ -97,7 +108,7 @@ class OperatorRace:
             operator=OPERATOR.id,
         )
         scope = self.scope.for_agent(agent, opening.session)
-        turn = sessions.turn(scope, request, join_commit(responder(self.answer), commit))
+        turn = start_turn(sessions, scope, request, responder(self.answer), [NextState(pointer, message)])
         return (await turn.answer()).outcome
 
     async def forget(self) -> None:

@@ -15,15 +15,15 @@ from spass.journal.chunks import Chunk
 from spass.journal.frames import Frame
 from spass.journal.head import StreamHead, stream_digest
 from spass.sessions import record
-from spass.sessions.turn import Turn
-from spass.sessions.turn_request import ShortenHistory
 from spass.store import keys
 from spass.store.leases import LEASE_SECONDS, LeaseLost
 from spass.store.writes import Delete, Put, Update
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.sampling import sampled
+from tests.simulated.scripted_turns import ShortenHistory
 from tests.unit.sessions.chats import Chats
 from tests.unit.sessions.session_chains import ChainBuilder
+from tests.unit.sessions.turns import ScriptedTurn
 
 if TYPE_CHECKING:
     from tests.unit.sessions.conftest import SessionsHarness
@@ -144,7 +144,7 @@ async def test_the_stream_of_a_turn_that_died_before_its_first_chunk_is_deleted(
 
     for message_id in ("m-2", "m-3"):
         turn = await chats.start(message_id, session, agent=hang)
-        assert isinstance(turn, Turn)
+        assert isinstance(turn, ScriptedTurn)
         chats.now += LEASE_SECONDS
         harness.now += LEASE_SECONDS
         if message_id == "m-3":  # after a day the name is free, and its next stream is in another session

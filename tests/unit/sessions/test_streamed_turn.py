@@ -2,25 +2,28 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pytest
 
-from spass.core.errors import InternalError, SessionBusy, SpassError
+from spass.core.errors import SessionBusy, SpassError
 from spass.core.events import Event, Failed, InferenceStarted, TurnFinished
 from spass.core.ids import AgentName, RequestId, SessionId, UserId
 from spass.core.messages import Message
 from spass.core.outcome import AgentRun, TurnOutcome
 from spass.journal.head import StreamState
-from spass.sessions import turn as turn_module
+from spass.runs import run as turn_module
+from spass.sessions.participants import Participant
 from spass.sessions.session import SessionView
-from spass.sessions.turn import Turn
-from spass.sessions.turn_request import CommitWith, LoadHistory, Respond, ShortenHistory, TurnRequest
+from spass.sessions.turn_request import TurnRequest
 from spass.store import keys
 from spass.store.leases import LEASE_SECONDS, LeaseLost, renewing
-from spass.store.writes import ITEM_ABSENT, ITEM_EXISTS, Delete, Put, Update
+from spass.store.writes import ITEM_ABSENT, ITEM_EXISTS, Delete, Put, Update, Write
+from tests.simulated.scripted_turns import ShortenHistory
 from tests.unit.sessions.chats import Chats, say_yes
-from tests.unit.sessions.conftest import answer_events
+from tests.unit.sessions.conftest import ScriptedAgent, answer_events, responder
+from tests.unit.sessions.turns import ScriptedTurn, start_turn
 
 if TYPE_CHECKING:
     from tests.unit.sessions.conftest import SessionsHarness
@@ -34,9 +37,22 @@ def chats(harness: "SessionsHarness") -> Chats:
     return Chats(harness.sessions, harness.scope(), harness.now)
 
 
-def run_turn(harness: "SessionsHarness", session: SessionId, respond: Respond) -> Turn:
+@dataclass(slots=True)
+class Writes:
+    """A participant with given writes. ``received`` are the outcomes that it got."""
+
+    given: Sequence[Write]
+    received: list[TurnOutcome] = field(default_factory=list)
+
+    async def writes(self, outcome: TurnOutcome) -> Sequence[Write]:
+        self.received.append(outcome)
+        return self.given
+
+
+def run_turn(harness: "SessionsHarness", session: SessionId, respond: ScriptedAgent, *participants: Participant) -> ScriptedTurn:
     run = AgentRun(RequestId("req_1"), AGENT, "orchestrator", "talker")
-    return harness.sessions.turn(harness.scope(), TurnRequest(session, UserId("ana"), "hello", run, 250), respond)
+    request = TurnRequest(session, UserId("ana"), "hello", run, 250)
+    return start_turn(harness.sessions, harness.scope(), request, responder(respond), participants)
 
 
 def marker(harness: "SessionsHarness", name: str) -> keys.Key:
@@ -47,23 +63,20 @@ async def exists(harness: "SessionsHarness", key: keys.Key) -> bool:
     return await harness.scope().store.table.get(key) is not None
 
 
-async def test_a_turn_sends_its_outcome_and_commits_the_writes_that_it_receives(harness: "SessionsHarness") -> None:
+async def test_a_participant_gets_the_outcome_of_a_turn_and_its_writes_are_committed(harness: "SessionsHarness") -> None:
     session = await harness.create()
-    received: list[TurnOutcome] = []
+    joined = Writes([Put(marker(harness, "one"), {}, ITEM_ABSENT)])
     closed: list[bool] = []
 
-    async def respond(load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event | CommitWith, Any]:
+    async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         try:
-            *events, last = answer_events("yes")
-            for event in events:
+            for event in answer_events("yes"):
                 yield event
-            received.append((yield last))
-            yield CommitWith([Put(marker(harness, "one"), {}, ITEM_ABSENT)])
         finally:
             closed.append(not await exists(harness, marker(harness, "one")))
 
-    outcome = (await run_turn(harness, session, respond).answer()).outcome
-    assert received == [outcome]
+    outcome = (await run_turn(harness, session, respond, joined).answer()).outcome
+    assert joined.received == [outcome]
     assert (outcome.session_id, outcome.seq) == (session, 2)
     assert await exists(harness, marker(harness, "one"))
     assert closed == [True], "the generator is closed before the turn is recorded"
@@ -72,35 +85,28 @@ async def test_a_turn_sends_its_outcome_and_commits_the_writes_that_it_receives(
 async def test_a_turn_whose_writes_fail_is_not_recorded(harness: "SessionsHarness") -> None:
     session = await harness.create()
 
-    async def respond(load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event | CommitWith, Any]:
-        for event in answer_events("yes"):
-            yield event
-        yield CommitWith([Put(marker(harness, "one"), {}), Update(marker(harness, "absent"), set={"a": 1}, when=ITEM_EXISTS)])
-
-    turn = run_turn(harness, session, respond)
+    writes: list[Write] = [Put(marker(harness, "one"), {}), Update(marker(harness, "absent"), set={"a": 1}, when=ITEM_EXISTS)]
+    turn = run_turn(harness, session, say_yes, Writes(writes))
     with pytest.raises(SessionBusy, match="took this session over"):
         await turn.answer()
-    assert [type(event) for event in turn.task.events if isinstance(event, TurnFinished | Failed)] == [Failed]
+    assert [type(event) for event in turn.events.events if isinstance(event, TurnFinished | Failed)] == [Failed]
     assert not await exists(harness, marker(harness, "one"))
     stored = await harness.sessions.get(harness.scope(), AGENT, session)
     assert (stored.message_count, stored.hold) == (0, None)
 
 
-@pytest.mark.parametrize("early", [True, False])
-async def test_events_after_the_last_and_writes_before_it_fail_the_turn(harness: "SessionsHarness", early: bool) -> None:
+async def test_a_turn_ends_with_the_last_event_of_its_agent(harness: "SessionsHarness") -> None:
     session = await harness.create()
 
-    async def respond(load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event | CommitWith, Any]:
-        yield InferenceStarted(1)
-        if early:
-            yield CommitWith([])
+    async def respond(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         for event in answer_events("yes"):
             yield event
-        yield InferenceStarted(2)
+        raise AssertionError("the agent is closed after its last event")
 
-    with pytest.raises(InternalError):
-        await run_turn(harness, session, respond).answer()
-    assert (await harness.sessions.get(harness.scope(), AGENT, session)).message_count == 0
+    turn = run_turn(harness, session, respond)
+    assert (await turn.answer()).outcome.content == "yes"
+    assert [type(event) for event in turn.events.events if isinstance(event, TurnFinished | Failed)] == [TurnFinished]
+    assert (await harness.sessions.get(harness.scope(), AGENT, session)).message_count == 2
 
 
 async def test_the_owner_of_a_streams_hold_is_the_owner_of_its_head(harness: "SessionsHarness", chats: Chats) -> None:
@@ -185,7 +191,7 @@ async def test_a_new_attempt_takes_over_the_live_hold_of_the_attempt_before(harn
             yield event
 
     first = await chats.start("m-1", session, agent=hang)
-    assert isinstance(first, Turn)
+    assert isinstance(first, ScriptedTurn)
     chats.now += LEASE_SECONDS  # the lease of the stream has expired, the hold has not
     outcome = await chats.send("m-1", session, message="again")
     resume.set()
@@ -212,7 +218,7 @@ async def test_a_turn_that_loses_its_stream_ends_and_leaves_its_session_free(
         await asyncio.sleep(60)
 
     turn = await chats.start("m-1", session, agent=lose)
-    assert isinstance(turn, Turn)
+    assert isinstance(turn, ScriptedTurn)
     with pytest.raises(LeaseLost):
         await turn.answer()
     stored = await harness.sessions.get(harness.scope(), AGENT, session)

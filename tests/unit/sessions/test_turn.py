@@ -23,14 +23,14 @@ from spass.core.ids import AgentName, SessionId
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
 from spass.core.time import timestamp
 from spass.redaction.log import failure_line
-from spass.sessions import turn as turn_module
+from spass.runs import run as turn_module
 from spass.sessions.record import load_turns
-from spass.sessions.turn_request import ShortenHistory
 from spass.store import keys
 from spass.store.idempotency import IdempotentRequest
 from spass.store.leases import LeaseLost, renewing
 from spass.store.writes import Update
 from spass.testing.faults import FaultPlan, inject
+from tests.simulated.scripted_turns import ShortenHistory
 from tests.unit.idempotent_requests import idempotent_request
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ async def is_unchanged(harness: "SessionsHarness", session: SessionId) -> bool:
 async def test_the_last_event_follows_the_commit(harness: "SessionsHarness") -> None:
     session = await harness.create()
     turn = harness.turn(session, "hello", quick)
-    async for event in turn.task.follow():
+    async for event in turn.events.follow():
         if event == FINISHED:
             assert (await harness.sessions.get(harness.scope(), AGENT, session)).message_count == 2
-    assert turn.task.events == [TurnStarted(), InferenceStarted(1), ANSWER, FINISHED]
+    assert turn.events.events == [TurnStarted(), InferenceStarted(1), ANSWER, FINISHED]
 
 
 async def test_a_failed_commit_withholds_the_last_event(harness: "SessionsHarness") -> None:
@@ -75,8 +75,8 @@ async def test_a_failed_commit_withholds_the_last_event(harness: "SessionsHarnes
     turn = harness.turn(session, "hello", change_hold_owner)
     with pytest.raises(SessionBusy):
         await turn.answer()
-    assert FINISHED not in turn.task.events
-    assert isinstance(turn.task.events[-1], Failed)
+    assert FINISHED not in turn.events.events
+    assert isinstance(turn.events.events[-1], Failed)
     stored = await harness.sessions.get(harness.scope(), AGENT, session)
     assert stored.message_count == 0
     assert stored.hold is not None
@@ -162,7 +162,7 @@ async def test_the_event_list_of_a_failed_turn_ends_with_its_only_failure(
     harness: "SessionsHarness", agent: "ScriptedAgent"
 ) -> None:
     turn = harness.turn(await harness.create(), "hello", agent)
-    events = await turn.task.result()
+    events = await turn.events.result()
     assert [type(event) for event in events if isinstance(event, TurnStarted | TurnFinished | Failed)] == [TurnStarted, Failed]
     assert isinstance(events[0], TurnStarted)
     assert isinstance(events[-1], Failed)
@@ -173,7 +173,7 @@ async def test_a_bug_in_a_turn_is_logged_with_its_place_and_answered_as_an_inter
         await harness.turn(await harness.create(), "hello", raise_a_bug).answer()
     line = failure_line(failure.value, "req_1")
     assert (line["cause"], line["exception"]) == ("ZeroDivisionError", "InternalError")
-    assert str(line["where"]).startswith("spass.sessions.turn:_perform:")
+    assert str(line["where"]).startswith("spass.runs.run:_follow:")
 
 
 async def test_a_turn_that_the_server_stops_ends_its_event_list(harness: "SessionsHarness") -> None:
@@ -184,8 +184,8 @@ async def test_a_turn_that_the_server_stops_ends_its_event_list(harness: "Sessio
         await asyncio.Event().wait()
 
     turn = harness.turn(session, "hello", never_ends)
-    assert await turn.task.wait_for_event(1)
-    turn.task.cancel()
+    assert await turn.events.wait_for_event(1)
+    turn.run.cancel()
     with pytest.raises(InternalError, match="stopped"):
         await turn.answer()
     assert await is_unchanged(harness, session)
@@ -209,13 +209,13 @@ async def test_a_turn_continues_when_its_client_disconnects(harness: "SessionsHa
 
     turn = harness.turn(session, "hello", respond)
     client = asyncio.create_task(turn.answer())
-    async for _ in turn.task.follow():
+    async for _ in turn.events.follow():
         break
     client.cancel()
     with pytest.raises(asyncio.CancelledError):
         await client
     resume.set()
-    await turn.task.result()
+    await turn.events.result()
     assert (await harness.sessions.get(harness.scope(), AGENT, session)).message_count == 2
 
 

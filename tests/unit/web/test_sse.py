@@ -2,17 +2,19 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
 import pytest
 from starlette.types import Message
 
-from spass.core.errors import RateLimited, UpstreamError
+from spass.core.errors import RateLimited, SpassError, UpstreamError
 from spass.core.event_task import EventTask
 from spass.core.ids import RequestId
 from spass.core.messages import Json
-from spass.web.outcomes import EVENTS
-from spass.web.sse import DONE, KEEP_ALIVE, EventStreamResponse, encode_events, render_events, stream_response
+from spass.journal.frames import DONE, Frame, json_frame
+from spass.web.errors import envelope
+from spass.web.sse import KEEP_ALIVE, OPENAI, EventStreamResponse, StreamStyle, encode_frame, encode_stream, stream_response
+from spass.web.streams import EVENT_STYLE
 
 pytestmark = pytest.mark.anyio
 
@@ -25,14 +27,27 @@ async def two() -> AsyncIterator[Chunk]:
     yield {"text": "line\nbreak"}
 
 
+async def frames_of(chunks: AsyncIterator[Chunk]) -> AsyncIterator[Frame]:
+    """Yield the frames of ``chunks``, as those of a chat completion."""
+    async for chunk in chunks:
+        yield json_frame(chunk)
+    yield DONE
+
+
+def encoded(frames: AsyncIterator[Frame], style: StreamStyle = OPENAI, keep_alive: float = 15) -> AsyncGenerator[bytes, None]:
+    def report(error: SpassError) -> Mapping[str, Json]:
+        return envelope(error, REQUEST).error.to_dict()
+
+    return encode_stream(EventTask(frames), lambda _, frame: encode_frame(frame), report, REQUEST, style, keep_alive=keep_alive)
+
+
 async def read_stream(chunks: AsyncIterator[Chunk], keep_alive: float = 15) -> list[bytes]:
-    return [part async for part in render_events(EventTask(chunks), REQUEST, keep_alive=keep_alive)]
+    return [part async for part in encoded(frames_of(chunks), keep_alive=keep_alive)]
 
 
 async def test_each_chunk_is_one_event_and_the_stream_ends_with_done() -> None:
-    *events, last = await read_stream(two())
-    assert b"".join(events) == 'data: {"text":"grüß"}\n\ndata: {"text":"line\\nbreak"}\n\n'.encode()
-    assert last == DONE
+    sent = b"".join(await read_stream(two()))
+    assert sent == 'data: {"text":"grüß"}\n\ndata: {"text":"line\\nbreak"}\n\ndata: [DONE]\n\n'.encode()
 
 
 async def test_an_event_is_one_line_for_readers_that_split_at_unicode_line_ends() -> None:
@@ -41,10 +56,10 @@ async def test_an_event_is_one_line_for_readers_that_split_at_unicode_line_ends(
     async def yield_every_character() -> AsyncIterator[Chunk]:
         yield {"text": everything}
 
-    event, last = await read_stream(yield_every_character())
-    (line,) = event.decode().removesuffix("\n\n").splitlines()
+    sent = b"".join(await read_stream(yield_every_character()))
+    line, _, last, _ = sent.decode().splitlines()
     assert json.loads(line.removeprefix("data: ")) == {"text": everything}
-    assert last == DONE
+    assert last == "data: [DONE]"
 
 
 async def test_a_failure_ends_the_stream_with_an_error_event() -> None:
@@ -85,7 +100,8 @@ async def test_comments_are_sent_while_no_chunk_arrives() -> None:
 
     parts = await read_stream(slow(), keep_alive=0.05)
     assert parts.count(KEEP_ALIVE) >= 2
-    assert [part for part in parts if part != KEEP_ALIVE] == [b'data: {"text":"a"}\n\n', b'data: {"text":"b"}\n\n', DONE]
+    sent = b"".join(part for part in parts if part != KEEP_ALIVE)
+    assert sent == b'data: {"text":"a"}\n\ndata: {"text":"b"}\n\ndata: [DONE]\n\n'
 
 
 async def test_a_failure_before_the_first_chunk_is_raised() -> None:
@@ -95,7 +111,7 @@ async def test_a_failure_before_the_first_chunk_is_raised() -> None:
         yield {}
 
     with pytest.raises(RateLimited):
-        await stream_response(refuse(), REQUEST)
+        await stream_response(frames_of(refuse()), REQUEST)
 
 
 async def test_the_work_continues_after_its_reader_has_left() -> None:
@@ -106,7 +122,7 @@ async def test_the_work_continues_after_its_reader_has_left() -> None:
         await asyncio.sleep(0.05)
         ended.set()
 
-    reader = render_events(EventTask(work()), REQUEST)
+    reader = encoded(frames_of(work()))
     await anext(reader)
     await reader.aclose()
     await asyncio.wait_for(ended.wait(), 5)
@@ -121,7 +137,7 @@ async def test_a_stream_that_the_server_cancels_ends_with_an_error_event() -> No
     first_part = asyncio.Event()
 
     async def read() -> None:
-        async for part in render_events(EventTask(yield_one_word()), REQUEST):
+        async for part in encoded(frames_of(yield_one_word())):
             parts.append(part)
             first_part.set()
 
@@ -138,8 +154,11 @@ async def test_a_bug_while_a_stream_is_followed_ends_it_with_an_error_event() ->
         yield {"text": "a"}
         raise KeyError("frames")
 
-    followed = encode_events(EventTask(fail()), lambda index, _: b"%d" % index, lambda error: error.code.encode(), REQUEST)
-    assert [part async for part in followed] == [b"0", b"internal_error"]
+    style = StreamStyle(lambda error, _: [Frame(str(error["code"]))])
+    followed = encode_stream(
+        EventTask(fail()), lambda index, _: b"%d" % index, lambda error: {"code": error.code}, REQUEST, style
+    )
+    assert [part async for part in followed] == [b"0", b"data: internal_error\n\n"]
 
 
 @pytest.mark.parametrize("stops", [False, True])
@@ -174,15 +193,13 @@ async def test_a_stream_waits_for_its_work_unless_the_server_stops(stops: bool) 
     assert has_released.is_set() is stops
 
 
-async def test_the_stream_of_a_run_has_no_end_mark_and_two_events_for_a_failure() -> None:
+async def test_the_stream_of_a_run_has_two_events_for_a_failure() -> None:
     async def fail() -> AsyncIterator[Chunk]:
         yield {"text": "a"}
         raise UpstreamError("The model stopped.")
 
-    ended = [part async for part in render_events(EventTask(two()), REQUEST, stream_format=EVENTS)]
-    assert b"[DONE]" not in b"".join(ended)
-    assert b"".join(ended).count(b"data: ") == 2
-    failed = [part async for part in render_events(EventTask(fail()), REQUEST, stream_format=EVENTS)]
+    failed = [part async for part in encoded(frames_of(fail()), EVENT_STYLE)]
+    assert b"[DONE]" not in b"".join(failed)
     _, status, error = [json.loads(line.removeprefix("data: ")) for line in b"".join(failed).decode().split("\n\n") if line]
     assert status == {"type": "status_update", "status": "error", "detail": "The model stopped."}
     assert (error["type"], error["error"]["code"], error["request_id"]) == ("error", "upstream_error", "req_1")

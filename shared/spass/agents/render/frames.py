@@ -1,15 +1,16 @@
 """Render the run of an agent as frames. Each event is rendered once; a response, a follower and a replay send the same text."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
 
-from spass.agents.render.events import EventWriter, StreamEvent, StreamName, render_failure, split_token
+from spass.agents.render.events import EventWriter, StreamName, render_failure, split_token
 from spass.core.events import Event, Token
 from spass.core.ids import RequestId, SessionId
 from spass.core.json import dump_line
 from spass.core.messages import Json
 from spass.core.outcome import AgentRun, TurnOutcome
-from spass.journal.frames import Frame
+from spass.journal.frames import Frame, json_frame
 
 _BEFORE_TEXT: Final = '{"type":"token","content":"'
 """The JSON before the text of a token."""
@@ -31,8 +32,14 @@ class StreamRenderer(Protocol):
         """Return the end of a run that failed. ``error`` is that of the envelope of all errors."""
 
 
-StreamRendering: TypeAlias = Callable[[RequestId, SessionId | None, StreamName, AgentRun], StreamRenderer]
-"""Return the renderer of one attempt of a stream. The session is that in which the turn begins."""
+class RunFormat(Protocol):
+    """A format of the frames of runs."""
+
+    def renderer(
+        self, request_id: RequestId, session: SessionId | None, stream: StreamName | None, run: AgentRun
+    ) -> StreamRenderer:
+        """Return the renderer of one attempt of a run. ``session`` is that in which the turn begins. ``stream`` is None if nobody
+        can follow the run."""
 
 
 class FrameWriter:
@@ -46,36 +53,46 @@ class FrameWriter:
     def write(self, event: Event) -> Sequence[Frame]:
         """Return the frames of one event of the run. Most events of a run have one, some have none."""
         if not isinstance(event, Token):
-            return [_frame(rendered) for rendered in self._events.write(event)]
+            return [json_frame(rendered) for rendered in self._events.write(event)]
         if event.step != self._step:
             self._step, self._suffix = event.step, _token_suffix(event.step)
         return [_token(piece, self._suffix) for piece in split_token(event.text)]
 
     def move(self, successor: SessionId) -> Sequence[Frame]:
         """Return the frame that names the session in which the turn goes on after a compaction."""
-        return [_frame(self._events.move(successor))]
+        return [json_frame(self._events.move(successor))]
 
     def end(self, outcome: TurnOutcome) -> Sequence[Frame]:
         """Return the end of a run that succeeded: ``complete``, ``usage`` and ``done``."""
-        return [_frame(event) for event in self._events.write(outcome)]
+        return [json_frame(event) for event in self._events.write(outcome)]
 
     def fail(self, error: Mapping[str, Json]) -> Sequence[Frame]:
         """Return the end of a run that failed: two errors."""
-        return [_frame(event) for event in self._events.fail(error)]
+        return [json_frame(event) for event in self._events.fail(error)]
 
 
-def render_events(request_id: RequestId, session: SessionId | None, stream: StreamName, run: AgentRun) -> StreamRenderer:
-    """Return the renderer of the events of a chat."""
-    return FrameWriter(EventWriter(request_id, run.agent, session, stream=stream))
+@dataclass(frozen=True, slots=True)
+class EventFormat:
+    """The format of chats, sessions and questions. With ``shows_kind``, the last event has the kind of the agent, as the answer
+    to a question has it."""
+
+    shows_kind: bool = False
+
+    def renderer(self, request_id: RequestId, session: SessionId | None, stream: StreamName | None, run: AgentRun) -> FrameWriter:
+        """See ``RunFormat.renderer``."""
+        return FrameWriter(EventWriter(request_id, run.agent, session, stream=stream, shows_kind=self.shows_kind))
+
+    def replay(self, request_id: RequestId, outcome: TurnOutcome) -> Sequence[Frame]:
+        """Return the stream of a run that an earlier request recorded."""
+        return [*map(json_frame, EventWriter(request_id, outcome.run.agent, shows_kind=self.shows_kind).replay(outcome))]
+
+
+EVENTS: Final = EventFormat()
 
 
 def failure_frames(error: Mapping[str, Json], request_id: RequestId) -> Sequence[Frame]:
     """Return the end of a run that failed: two errors. ``error`` is that of the envelope of all errors."""
-    return [_frame(event) for event in render_failure(error, request_id)]
-
-
-def _frame(event: StreamEvent) -> Frame:
-    return Frame(dump_line(event))
+    return [json_frame(event) for event in render_failure(error, request_id)]
 
 
 def _token(text: str, suffix: str) -> Frame:

@@ -16,10 +16,9 @@ from spass.core.ids import RequestId, SessionId
 from spass.core.json import dump_line
 from spass.core.messages import FinishReason, Json, ToolCall
 from spass.core.outcome import TurnOutcome
-from spass.journal.frames import Frame
+from spass.journal.frames import DONE, Frame, json_frame
 from spass.tools.arguments import arguments_for_display
 
-_DONE: Final = Frame("[DONE]")
 _FLAGS: Final = {
     FinishReason.MAX_TURNS: "max_turns_exceeded",
     FinishReason.CANCELLED: "cancelled",
@@ -60,7 +59,7 @@ class ManagedFrames:
                     "call_id": outcome.call.id,
                     "success": outcome.ok,
                 }
-                return [Frame(dump_line(result), event="tool_result")]
+                return [json_frame(result, "tool_result")]
             case _:
                 return ()
 
@@ -78,7 +77,7 @@ class ManagedFrames:
             "cost": cost_json(outcome.cost),
         }
         last = self._chunk({}, "stop" if flag else outcome.finish_reason.value) | {"usage": usage}
-        return Frame(dump_line(last | {flag: True} if flag else last)), _DONE
+        return json_frame(last | {flag: True} if flag else last), DONE
 
     def fail(self, error: Mapping[str, Json]) -> Sequence[Frame]:
         """Return the end of a run that failed. ``error`` is that of the envelope of all errors."""
@@ -93,7 +92,7 @@ class ManagedFrames:
 
 def failed_run_frames(error: Mapping[str, Json], request_id: RequestId) -> Sequence[Frame]:
     """Return the end of the stream of a run that failed: the envelope of all errors, whose ``error`` is given."""
-    return (Frame(dump_line({"error": error, "request_id": request_id}), event="error"),)
+    return (json_frame({"error": error, "request_id": request_id}, "error"),)
 
 
 def _render_calls(calls: Sequence[ToolCall]) -> Iterator[Frame]:
@@ -113,7 +112,7 @@ def _render_calls(calls: Sequence[ToolCall]) -> Iterator[Frame]:
 
 
 def _calls_frame(calls: Sequence[Json]) -> Frame:
-    return Frame(dump_line({"calls": calls}), event="tool_calls")
+    return json_frame({"calls": calls}, "tool_calls")
 
 
 def _arguments(call: ToolCall) -> str:

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from spass.agents.render.events import EventWriter, StreamEvent, StreamName
 from spass.agents.render.frames import FrameWriter, failure_frames
-from spass.core.event_task import EventTask
 from spass.core.events import InferenceStarted, Status, Token, ToolCallStarted, ToolProgress, TurnStarted
 from spass.core.ids import RequestId, SessionId
 from spass.core.messages import ToolCall
-from spass.journal.frames import Frame
-from spass.web.sse import StreamFormat, render_events, yield_chunks
+from spass.journal.frames import Frame, json_frame
+from spass.web.sse import stream_response, yield_frames
 from tests.unit.agents.render.test_events import OUTCOME
 
 pytestmark = pytest.mark.anyio
@@ -30,8 +29,8 @@ def writer(**options: Any) -> FrameWriter:
 
 async def sent(*events: Any) -> str:
     """Return the body of a stream of ``events`` without frames."""
-    chunks = EventTask(yield_chunks(events))
-    return b"".join([data async for data in render_events(chunks, REQUEST, stream_format=StreamFormat(lambda _: ()))]).decode()
+    response = await stream_response(yield_frames([json_frame(event) for event in events]), REQUEST)
+    return b"".join([data async for data in response.body_iterator if isinstance(data, bytes)]).decode()
 
 
 @given(TEXTS, st.integers(1, 10_000))

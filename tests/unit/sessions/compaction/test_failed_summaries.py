@@ -18,12 +18,13 @@ from spass.sessions.compaction.steps import CompactionSteps
 from spass.sessions.history import MessageView
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession, Session
-from spass.sessions.turn import Turn
-from spass.sessions.turn_request import LoadHistory, ShortenHistory, TurnRequest
+from spass.sessions.turn_request import TurnRequest
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.settings import Cascade
+from tests.simulated.scripted_turns import LoadHistory, ShortenHistory
 from tests.unit.calls.scripted_provider import make_scope
 from tests.unit.sessions.compaction.summary_models import FAILURES, config, summarizer_over, summary_deltas, summary_model
+from tests.unit.sessions.turns import ScriptedTurn, start_turn
 
 pytestmark = pytest.mark.anyio
 
@@ -52,8 +53,8 @@ class SessionSetup:
             await self.say(text)
         return self
 
-    async def say(self, text: str, *, window: int = 10**6) -> Turn:
-        async def respond(load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event, None]:
+    async def say(self, text: str, *, window: int = 10**6) -> ScriptedTurn:
+        async def respond(_: str, load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event, None]:
             yield TurnStarted()
             await load()
             yield InferenceStarted(1)
@@ -62,7 +63,7 @@ class SessionSetup:
 
         run = AgentRun(self.scope.caller.request_id, AGENT, "orchestrator", "own")
         request = TurnRequest(self.session, self.scope.caller.require_user(), text, run, window)
-        turn = self.sessions.turn(self.scope, request, respond)
+        turn = start_turn(self.sessions, self.scope, request, respond)
         await turn.answer()
         return turn
 
@@ -92,8 +93,10 @@ async def test_a_turn_continues_in_the_unchanged_session(store: TenantStore, mod
     turn = await setup.say("Go on.", window=1)
     outcome = (await turn.answer()).outcome
     assert (outcome.session_id, outcome.compaction, outcome.compaction_error) == (setup.session, None, "summary_failed")
-    assert turn.compactor.error is not None
-    assert turn.compactor.error.details["reason"] == reason
+    conversation = turn.run.conversation
+    assert conversation is not None
+    assert conversation.compactor.error is not None
+    assert conversation.compactor.error.details["reason"] == reason
     after = await setup.history()
     assert after[: len(before)] == before
     assert [message.content for message in after[len(before) :]] == ["Go on.", "Noted."]

@@ -5,15 +5,15 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from spass.agents.chat_body import MessageName, TurnBody
 from spass.agents.spec import MAX_MESSAGE_BYTES
-from spass.agents.streams import StreamedMessage
 from spass.agents.visible_text import VisibleText
 from spass.core.errors import InvalidRequest
 from spass.core.ids import new_id
 from spass.core.json import dump_canonical
 from spass.core.messages import Json
 from spass.core.text_checks import limit_bytes, reject_blank, reject_nul
+from spass.runs.chat_body import MessageName, TurnBody
+from spass.runs.request import ChatSession, RunRequest, StreamIdentity
 from spass.workspaces.paths import parse_path
 
 MAX_TITLE: Final = 200
@@ -74,17 +74,12 @@ class JobCard(TurnBody):
             raise InvalidRequest(f"The job card must be at most {MAX_MESSAGE_BYTES} bytes of UTF-8 as a message.", param="task")
         return text
 
-    def streamed(self, body: Json) -> StreamedMessage:
-        """Return the message of the turn. ``body`` is the JSON of this object: requests with equal JSON are the same.
+    def request(self, body: Json) -> RunRequest:
+        """Return the request of the turn. ``body`` is the JSON of this object: requests with equal JSON are the same.
 
         Raises:
             InvalidPath, InvalidRequest: as in ``render``.
         """
-        return StreamedMessage(
-            self.message_id or new_id("msg"),
-            hashlib.sha256(dump_canonical(body)).hexdigest(),
-            self.render(),
-            self.session_id,
-            opens_session=True,
-            workspace=self.workspace,
-        )
+        body_hash = hashlib.sha256(dump_canonical(body)).hexdigest()
+        stream = StreamIdentity(self.message_id or new_id("msg"), body_hash)
+        return RunRequest(self.render(), ChatSession(self.session_id), workspace=self.workspace, stream=stream)

@@ -6,12 +6,12 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from spass.agents.spec import MAX_MESSAGE_BYTES
-from spass.agents.streams import StreamedMessage
 from spass.calls.defence import is_blank
 from spass.core.ids import CLIENT_ID
 from spass.core.json import dump_canonical
 from spass.core.messages import Json, Message, Role
 from spass.core.text_checks import limit_bytes, reject_blank, reject_nul
+from spass.runs.request import ChatSession, RunRequest, StreamIdentity
 from spass.sessions.session import Title, WorkspaceIdField
 from spass.tenancy.strict_body import StrictBody
 
@@ -92,17 +92,10 @@ class ChatBody(TurnBody):
             raise ValueError("the last message must hold a visible character")
         return self
 
-    def streamed(self, body: Json) -> StreamedMessage:
-        """Return the message of the turn. ``body`` is the JSON of this object: requests with equal JSON are the same."""
+    def request(self, body: Json) -> RunRequest:
+        """Return the request of the turn. ``body`` is the JSON of this object: requests with equal JSON are the same."""
         *earlier, last = (Message(Role(entry.role), entry.content, (), entry.tool_call_id) for entry in self.messages)
         body_hash = hashlib.sha256(dump_canonical(body)).hexdigest()
-        return StreamedMessage(
-            self.message_id,
-            body_hash,
-            last.content,
-            self.session_id,
-            opens_session=True,
-            earlier=tuple(earlier),
-            workspace=self.workspace,
-            title=self.title,
-        )
+        session = ChatSession(self.session_id, tuple(earlier), self.title)
+        stream = StreamIdentity(self.message_id, body_hash)
+        return RunRequest(last.content, session, workspace=self.workspace, stream=stream)

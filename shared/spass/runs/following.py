@@ -2,18 +2,15 @@
 
 import time
 from collections.abc import AsyncGenerator
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from spass.calls.scope import Scope
 from spass.core.event_task import EventTask
 from spass.core.ids import AgentName
-from spass.journal.follower import Follower, StreamRestarted, follow
+from spass.journal.follower import FollowedStream, Follower, StreamRestarted, follow
 from spass.journal.frames import EventId, Frame
 from spass.journal.head import request_stop, stream_digest
 from spass.tenancy.response_model import ResponseModel
-
-FollowedStream: TypeAlias = EventTask[tuple[EventId, Frame]]
-"""A stream that is read from the journal. It raises ``TurnLost`` if the worker of the turn dies."""
 
 
 class StopAnswer(ResponseModel):

@@ -1,0 +1,65 @@
+"""What a request asks a run for: the message, the session, the name of its stream, and its format."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from spass.agents.engine import NOTHING_GIVEN
+from spass.agents.kinds.base import AgentContext
+from spass.agents.render.frames import EVENTS, RunFormat
+from spass.core.ids import AgentName, SessionId, WorkspaceId, random_suffix
+from spass.core.messages import Message
+from spass.memory.operator import Operator
+from spass.runs.run import HandleFailure
+from spass.sessions.participants import Participant
+from spass.store.idempotency import IdempotentRequest
+
+
+@dataclass(frozen=True, slots=True)
+class StreamIdentity:
+    """The name of a stream that others can follow, and the hash of its request's body. ``filed_under`` takes the place of the
+    agent's name in the stream's identity."""
+
+    message_id: str
+    body_hash: str = ""
+    filed_under: AgentName | None = None
+
+    @classmethod
+    def of(cls, request: IdempotentRequest | None) -> Self:
+        """Return the identity of a stream whose client names none: its Idempotency-Key names it, or the name is random."""
+        return cls(request.digest, request.body_hash) if request is not None else cls(random_suffix())
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSession:
+    """The session of a chat. ``wanted`` is the id of a session, the client's own name for one, or None for a new one. A new
+    session begins with the messages ``earlier``. An archived one continues as its newest successor."""
+
+    wanted: str | None = None
+    earlier: tuple[Message, ...] = ()
+    title: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """A request that an agent answers ``message``. ``given`` is what the caller adds to the context; it is not stored.
+
+    ``session`` is that of a turn: an existing one by its id, that of a chat, or that of an operator, which its runs continue.
+    Without one, nothing is recorded. ``workspace`` is that which the client names for the session, if it names one.
+
+    A streamed turn can be followed, resumed and stopped as ``stream``, whose default is ``StreamIdentity.of``. ``form`` is its
+    format. ``participant`` joins the commit of the turn. ``on_failure`` is called if the turn fails after it has begun.
+    """
+
+    message: str
+    session: SessionId | ChatSession | Operator | None = None
+    given: AgentContext = NOTHING_GIVEN
+    workspace: WorkspaceId | None = None
+    idempotency: IdempotentRequest | None = None
+    stream: StreamIdentity | None = None
+    form: RunFormat = EVENTS
+    participant: Participant | None = None
+    on_failure: HandleFailure | None = None
+
+    @property
+    def operator(self) -> Operator | None:
+        return self.session if isinstance(self.session, Operator) else None

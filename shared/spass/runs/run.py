@@ -1,0 +1,272 @@
+"""One run of an agent: the loop over its events, and its end.
+
+A run answers one message. It may take place in a conversation (a session), may be a stream that others can follow and stop, and
+may have participants in its commit. The recorder of the turn and the log read the events as they happen, so that what is
+rendered, recorded and returned is the same.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
+
+from spass.agents.engine import NOTHING_GIVEN, Engine
+from spass.agents.interrupt import StopSignal, interruptible
+from spass.agents.kinds.base import AgentContext
+from spass.agents.spec import AgentSpec
+from spass.calls.scope import Scope
+from spass.core.errors import GATEWAY_STOPPED, InternalError, SpassError, StorageUnavailable, internal_error
+from spass.core.events import Event, Failed, Outcome, TurnFinished
+from spass.core.memory import Memory
+from spass.core.messages import Json
+from spass.core.outcome import TurnOutcome, encode_outcome
+from spass.core.time import Deadline, now
+from spass.journal.head import StreamClaim
+from spass.sessions.participants import JoinedWrites, Participant
+from spass.sessions.turn_request import TurnRequest
+from spass.store.idempotency import Claim, StoredAnswer
+from spass.store.leases import renewing
+
+if TYPE_CHECKING:
+    from spass.runs.log import RunLog
+    from spass.sessions.conversation import Conversation
+    from spass.sessions.service import Sessions
+
+HandleFailure: TypeAlias = Callable[[SpassError, Mapping[str, Json]], Awaitable[bool]]
+"""Do what must be done before readers learn that the turn failed. The second argument is the error as clients see it. If a commit
+with an unknown outcome took effect, this must have no effect. Return True if the turn will begin anew later: a stream without
+frames is then undone, and its readers wait."""
+
+_STOP_POLL_SECONDS: Final = 1.0
+_NO_ANSWER: Final = "The turn ended without an answer."
+
+
+@dataclass(frozen=True, slots=True)
+class RunAnswer:
+    """The outcome of a run. ``replayed`` is True if an earlier attempt of the same request recorded it."""
+
+    outcome: TurnOutcome
+    replayed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a run does: ``agent`` answers ``message``. ``given`` is what the caller adds to the agent's context, and ``memory`` is
+    that of the operator that runs."""
+
+    agent: AgentSpec
+    message: str
+    given: AgentContext = NOTHING_GIVEN
+    memory: Memory | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The turn of a session as which a run is recorded. ``participants`` join its commit. ``turn_id`` owns the hold."""
+
+    sessions: "Sessions"
+    request: TurnRequest
+    turn_id: str
+    participants: tuple[Participant, ...] = ()
+
+
+class Run:
+    """One run. ``execute`` does the work; ``start`` does it in a task, so that it continues when the client disconnects.
+
+    Without a ``turn``, nothing is recorded but the outcome, under the ``claim`` of a request with an Idempotency-Key. With a
+    ``log``, the run can be read while it lasts. A turn that is a stream can be followed and stopped, and is cut at ``deadline``:
+    what it did so far is recorded. ``on_failure`` is called if the run fails after it has begun.
+
+    ``error`` is the reason why the run was not recorded, if it was not.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        scope: Scope,
+        work: Work,
+        *,
+        turn: Turn | None = None,
+        claim: Claim | None = None,
+        log: "RunLog | None" = None,
+        deadline: Deadline | None = None,
+        on_failure: HandleFailure | None = None,
+    ) -> None:
+        self.log = log
+        self.error: SpassError | None = None
+        self.conversation: Conversation | None = None
+        self._engine = engine
+        self._scope = scope
+        self._work = work
+        self._turn = turn
+        self._stream = turn.request.stream if turn is not None else None
+        self._claim = claim
+        self._deadline = deadline
+        self._on_failure = on_failure
+        self._signal = StopSignal()
+        self._has_begun = False
+        self._begun = asyncio.Event()  # or ended
+        self._outcome: TurnOutcome | None = None
+        self._task: asyncio.Task[RunAnswer] | None = None
+
+    def start(self) -> Self:
+        """Do the work in a task of its own."""
+        self._task = asyncio.create_task(self.execute())
+        self._task.add_done_callback(_retrieve_exception)
+        return self
+
+    async def begin(self) -> TurnOutcome | None:
+        """Wait until the run has begun. Return the outcome if an earlier request with the same Idempotency-Key recorded one.
+
+        Raises:
+            SpassError: the run is refused. The claim of its stream is undone.
+            StorageUnavailable: whether the session was created or held is unknown. The next attempt takes it over.
+        """
+        await self._begun.wait()
+        return None if self._has_begun else (await self.answer()).outcome
+
+    async def answer(self) -> RunAnswer:
+        """Wait for the end of the run and return its answer.
+
+        Raises:
+            SpassError: the run was refused or failed, and nothing of it is recorded.
+            StorageUnavailable: the outcome may be unknown; repeat the request with the same Idempotency-Key.
+        """
+        assert self._task is not None  # noqa: S101 (the run was started)
+        await asyncio.wait({self._task})
+        if self._task.cancelled():
+            raise GATEWAY_STOPPED
+        return self._task.result()
+
+    async def wait(self) -> None:
+        """Wait until the work has ended, whatever came of it."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    def cancel(self) -> None:
+        """Cancel the work, because nobody waits for it any more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def execute(self) -> RunAnswer:
+        """Do the work and return its answer. Errors are those of ``answer``."""
+        beside = self._start_beside()
+        try:
+            answer = await (self._ask() if self._turn is None else self._take(self._turn))
+            if answer.replayed and self._stream is not None:
+                await self._stream.undo()
+            elif self.log is not None and not answer.replayed:
+                self.log.finish(answer.outcome)
+            return answer
+        except asyncio.CancelledError:
+            await self._fail(GATEWAY_STOPPED)
+            raise
+        except Exception as failure:
+            error = failure if isinstance(failure, SpassError) else internal_error(failure)
+            if await self._fail(error) and self._outcome is not None:
+                return RunAnswer(self._outcome, replayed=False)
+            if error is failure or not self._has_begun:
+                raise
+            raise error from failure
+        finally:
+            for task in beside:
+                task.cancel()
+            if beside:
+                await asyncio.wait(beside)
+            if self.log is not None:
+                self.log.end()
+            self._begun.set()
+
+    async def _ask(self) -> RunAnswer:
+        """Run without a session."""
+        async with self._claim.held() if self._claim is not None else nullcontext():
+            collected = Outcome()
+            await self._follow(collected.add)
+            run = self._work.agent.run(self._scope.caller.request_id)
+            outcome = TurnOutcome.of(run, collected, self._scope.tally.total, now())
+            if self._claim is not None:  # before the end is sent, which promises a replay
+                await self._claim.complete(StoredAnswer(encode_outcome(outcome), {}))
+        return RunAnswer(outcome, replayed=False)
+
+    async def _take(self, turn: Turn) -> RunAnswer:
+        """Run as a turn of a session."""
+        async with turn.sessions.hold(self._scope, turn.request, turn.turn_id) as held:
+            if isinstance(held, TurnOutcome):
+                return RunAnswer(held, replayed=True)
+            self.conversation = held
+            async with renewing(held.renew):
+                if (recorded := await held.load()) is not None:
+                    return RunAnswer(recorded, replayed=True)
+                await self._follow(held.record, held)
+                self._outcome = outcome = held.finish()
+                joined = await JoinedWrites.of(turn.participants, outcome)
+            await held.commit(joined)
+        return RunAnswer(outcome, replayed=False)
+
+    async def _follow(self, record: Callable[[Event], object], conversation: "Conversation | None" = None) -> None:
+        """Run the agent to its last event. ``record`` gets all events, and the log all but the last.
+
+        Raises:
+            SpassError: the agent failed, or the stream may belong to another attempt.
+        """
+        work = self._work
+        events = self._engine.run(self._scope, work.agent, work.message, conversation, given=work.given, memory=work.memory)
+        if self._stream is not None:
+            events = interruptible(events, signal=self._signal, deadline=self._deadline, tally=self._scope.tally)
+        async with aclosing(events):
+            async for event in events:
+                record(event)
+                match event:
+                    case TurnFinished():
+                        return
+                    case Failed(error):
+                        raise error
+                    case _:
+                        self._note(event)
+                if conversation is not None:
+                    conversation.check_lease()
+        raise InternalError(_NO_ANSWER)
+
+    def _note(self, event: Event) -> None:
+        self._has_begun = True
+        if self.log is not None:
+            self.log.add(event)
+            self._begun.set()
+
+    async def _fail(self, error: SpassError) -> bool:
+        """End the log and the stream of a run that failed. Return True if its commit had an unknown outcome and took effect."""
+        self.error, log, stream = error, self.log, self._stream
+        if log is None or not log.has_begun:
+            if stream is not None:
+                is_unknown = isinstance(error, StorageUnavailable) or error is GATEWAY_STOPPED
+                await (stream.abandon() if is_unknown else stream.undo())
+            return False
+        rendered = log.report(error)
+        if self._on_failure is not None and await self._on_failure(error, rendered) and not log.events and stream is not None:
+            await stream.undo()
+            return False
+        if not await log.fail(rendered):
+            return False
+        self.error = None
+        return True
+
+    def _start_beside(self) -> list[asyncio.Task[None]]:
+        """Start what a stream needs beside its run: the journal's writer, and the look for a stop."""
+        if self._stream is None or self.log is None or self.log.writer is None:
+            return []
+        return [asyncio.create_task(self.log.writer.run()), asyncio.create_task(self._watch_for_stop(self._stream))]
+
+    async def _watch_for_stop(self, stream: StreamClaim) -> None:
+        """Read once a second whether a client has asked to stop the turn."""
+        while True:
+            await asyncio.sleep(_STOP_POLL_SECONDS)
+            if await stream.is_stop_requested():
+                self._signal.stop()
+                return
+
+
+def _retrieve_exception(task: asyncio.Task[RunAnswer]) -> None:
+    """Retrieve the exception of a run: asyncio logs an error for a task whose exception is never retrieved."""
+    if not task.cancelled():
+        task.exception()

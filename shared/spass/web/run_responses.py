@@ -1,0 +1,111 @@
+"""Answer with the run of an agent: its outcome as JSON with headers, or a stream of its events."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from starlette.responses import Response
+from starlette.types import Receive
+
+from spass.agents.answers import Reply
+from spass.agents.render.frames import EventFormat
+from spass.agents.spec import AgentSpec
+from spass.core.event_task import EventTask
+from spass.core.ids import AgentName
+from spass.core.outcome import TurnOutcome
+from spass.runs.request import ChatSession, RunRequest
+from spass.tenancy.response_model import ResponseModel
+from spass.web.disconnect import run_for_client
+from spass.web.exchange import Exchange, render_cost_headers
+from spass.web.idempotency import REPLAYED_HEADER
+from spass.web.json import json_response
+from spass.web.operators import operator_of, refuse_sessions
+from spass.web.sse import stream_response, wait_for_first, yield_frames
+from spass.web.streams import EVENT_STYLE, RESUMABLE_STYLE, answer_followed, answer_live, report_failure
+
+STREAM_RESPONSE: Final = {"content": {"text/event-stream": {}}, "description": "With `stream`, the events of the run."}
+"""The stream as OpenAPI describes it."""
+
+
+async def answer_run(
+    exchange: Exchange,
+    agent: AgentSpec,
+    request: RunRequest,
+    client: Receive,
+    render: Callable[[TurnOutcome], ResponseModel] = Reply.of,
+    *,
+    stream: bool = False,
+) -> Response:
+    """Run ``agent`` and return its outcome, which ``render`` makes the body, or the stream of its events. If an earlier attempt
+    of the request recorded an outcome, return that.
+
+    ``client`` is the ASGI receive function. A turn of a session, and a run with an Idempotency-Key, continue when the client
+    disconnects. Another stream then ends, and so does another run whose first model call waits for capacity.
+
+    Raises:
+        SpassError: the run was refused, or failed before the answer began.
+        ClientDisconnect: the client disconnected, and the run was ended.
+    """
+    if stream:
+        return await stream_run(exchange, agent, request, client)
+    runs = exchange.services.runs
+    if request.session is None:
+        answer = await run_for_client(exchange, client, lambda scope: runs.answer(scope, agent, request))
+    else:
+        scope = exchange.scope.as_owner if request.operator is not None else exchange.scope
+        answer = await runs.answer(scope, agent, request)
+    headers = {**render_cost_headers(answer.outcome.cost), **_compaction_headers(answer.outcome)}
+    replayed = {REPLAYED_HEADER: "true"} if answer.replayed else {}
+    return json_response(render(answer.outcome), headers={**headers, **replayed})
+
+
+async def run_chat(exchange: Exchange, name: AgentName, model: str | None, request: RunRequest, client: Receive) -> Response:
+    """Run one turn of a chat with the agent ``name`` as a stream, as ``stream_run`` does. ``model`` replaces the agent's.
+
+    Raises:
+        AgentNotFound, ModelNotFound, ModelNotAllowed: the agent or the model cannot be used.
+        SpassError: the turn is refused.
+    """
+    services, agent = exchange.services, exchange.services.agents.get(name)
+    if model is not None:
+        agent = replace(agent, model=services.calls.chat_model(exchange.scope, model).name)
+    services.engine.check(exchange.scope, agent)
+    if (operator := operator_of(exchange, agent)) is not None:
+        if isinstance(request.session, ChatSession) and request.session.wanted is not None:
+            refuse_sessions(agent)
+        request = replace(request, session=operator)
+    return await stream_run(exchange, agent, request, client)
+
+
+async def stream_run(exchange: Exchange, agent: AgentSpec, request: RunRequest, client: Receive) -> Response:
+    """Start a run and return its stream, or follow or replay that of an earlier request.
+
+    Raises:
+        SpassError: the run is refused. It leaves neither a new session nor a stream.
+        ClientDisconnect: the client disconnected before the first event of a run that ends with it.
+    """
+    scope = exchange.scope.streaming
+    scope = scope.as_owner if request.operator is not None else scope
+    run = await exchange.services.runs.stream(scope, agent, request, partial(report_failure, exchange))
+    replayed = {REPLAYED_HEADER: "true"}
+    if isinstance(run, TurnOutcome):
+        assert isinstance(request.form, EventFormat)  # noqa: S101 (only such runs have an Idempotency-Key)
+        frames = yield_frames(request.form.replay(exchange.request_id, run))
+        return await stream_response(frames, exchange.request_id, headers=replayed, style=EVENT_STYLE)
+    if isinstance(run, EventTask):
+        return await answer_followed(exchange, run, replayed if request.idempotency is not None else None)
+    if request.session is not None:
+        return answer_live(exchange, run, RESUMABLE_STYLE)
+    ends_with_client = request.idempotency is None
+    if ends_with_client and run.log is not None:
+        await wait_for_first(run.log, run.cancel, client)
+    await run.begin()
+    return answer_live(exchange, run, EVENT_STYLE, ends_with_client=ends_with_client)
+
+
+def _compaction_headers(outcome: TurnOutcome) -> Mapping[str, str]:
+    """Return the headers that report a turn's compaction or its failure."""
+    if (compaction := outcome.compaction) is not None:
+        return {"SPASS-Compacted-From": compaction.source, "SPASS-Session-Id": compaction.successor}
+    return {"SPASS-Compaction-Error": outcome.compaction_error} if outcome.compaction_error is not None else {}
