@@ -17,8 +17,8 @@ import numpy as np
 
 from bench.processes import ROOT
 from spass.core.time import Deadline
-from spass.llm.providers.embedded import MODEL, EmbeddedProvider
-from spass.llm.types import CallContext, EmbeddingRequest
+from spass.models.providers.embedded import MODEL, EmbeddedProvider
+from spass.models.types import CallContext, EmbeddingRequest
 from spass.rag.index.embedding import normalise
 from spass.rag.index.segments import Vectors
 from spass.tenancy.config import BackendConfig

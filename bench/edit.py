@@ -38,7 +38,7 @@ from infra.routes import ROUTES
 from spass.core.ids import RequestId, TenantId, UserId, WorkspaceId, new_id
 from spass.core.messages import FinishReason, TokenUsage, ToolCall
 from spass.core.time import Deadline
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.tenancy.identity import Caller, Identity
 from spass.testing.aws import MemoryAws
 from spass.testing.gateway import ScriptedServices

@@ -28,7 +28,7 @@ from spass.core.effects import Infer, ToolOutcome, user
 from spass.core.events import CallEvent, collect
 from spass.core.ids import RequestId, TenantId
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolCallDelta, ToolSpec
-from spass.llm.types import ChatDelta
+from spass.models.types import ChatDelta
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.identity import Caller, Identity
 from spass.tools.side_by_side import run_side_by_side

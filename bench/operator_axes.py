@@ -21,7 +21,7 @@ from spass.calls.scope import CallReports
 from spass.core.effects import Infer, Keep, Note, Recall, Recalled, ToolOutcome
 from spass.core.events import CallEvent, collect
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolCallDelta, ToolSpec
-from spass.llm.types import ChatDelta
+from spass.models.types import ChatDelta
 from spass.tools.side_by_side import run_side_by_side
 
 TOOLS: Final = 5

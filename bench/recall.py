@@ -30,7 +30,7 @@ from spass.core.events import InferenceFinished, InferenceStarted, TurnFinished,
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId, new_id
 from spass.core.messages import FinishReason, Message, Role
 from spass.core.outcome import AgentRun
-from spass.llm.router import Router
+from spass.models.router import Router
 from spass.rag.index.cache import ObjectCache
 from spass.sessions.compaction.summary import Summarizer
 from spass.sessions.compaction.summary_record import SummaryRecord

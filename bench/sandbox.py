@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.prices import ResourceUsage
-from spass.aws.functions import InvokeResponse, TenantFunction
+from spass.aws.functions import InvokeResponse, LambdaFunction
 from spass.core.code_calls import CallReply, CodeRequest
 from spass.core.effects import Cell, CellResult, Queries
 from spass.core.errors import SandboxUnavailable
@@ -132,7 +132,7 @@ def _peak_bytes(status: Path) -> int:
 async def replay_seconds(cells: int, waits: int) -> float:
     """Return the seconds of the processor for one start that replays ``cells`` cells with ``waits`` waits each."""
     client = HandlerClient()
-    turn = TurnInterpreter(LambdaLauncher(TenantFunction("bench", lambda: client)), "bench", "bench")
+    turn = TurnInterpreter(LambdaLauncher(LambdaFunction("bench", lambda: client)), "bench", "bench")
     for _ in range(cells):
         await run(turn, LOOP.format(calls=waits))
     began = len(client.cpu)
@@ -144,7 +144,7 @@ async def replay_seconds(cells: int, waits: int) -> float:
 async def turn_invocations() -> HandlerClient:
     """Return the invocations of a turn with one cell that makes ``TURN_CALLS`` calls."""
     client = HandlerClient()
-    turn = TurnInterpreter(LambdaLauncher(TenantFunction("bench", lambda: client)), "bench", "bench")
+    turn = TurnInterpreter(LambdaLauncher(LambdaFunction("bench", lambda: client)), "bench", "bench")
     await run(turn, LOOP.format(calls=TURN_CALLS))
     return client
 
@@ -153,7 +153,7 @@ async def find_launchers() -> dict[str, Launcher]:
     launchers: dict[str, Launcher] = {}
     if missing_for_processes() is None:
         launchers["process"] = ProcessLauncher()
-    launchers["lambda"] = LambdaLauncher(TenantFunction("bench", HandlerClient))
+    launchers["lambda"] = LambdaLauncher(LambdaFunction("bench", HandlerClient))
     for runtime in filter(shutil.which, ("docker", "podman")):
         container = ContainerLauncher.with_runtime(runtime)
         try:

@@ -22,7 +22,7 @@ from functions.sessions.create import router as sessions
 from functions.streams.create import router as chats
 from functions.streams.get import router as streams
 from spass.core.messages import FinishReason, TokenUsage
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.aws import MemoryAws
 from spass.testing.gateway import ScriptedServices
 from spass.testing.model import ScriptedModel

@@ -17,7 +17,7 @@ from typing import Final
 from spass.calls.answer_redaction import AnswerRedactor
 from spass.calls.defence import sanitize_request
 from spass.core.messages import Message, Role
-from spass.llm.types import ChatDelta, ChatRequest
+from spass.models.types import ChatDelta, ChatRequest
 from spass.redaction.redactor import Redactor
 
 ALPHABET: Final = (

@@ -11,7 +11,7 @@ from dotenv.parser import Binding, parse_stream
 
 from local.home import ROOT, LocalError
 from spass.core.text_checks import did_you_mean
-from spass.llm.backends import all_key_variables
+from spass.models.backends import all_key_variables
 from spass.tenancy.config import GatewayConfig
 
 DOTENV: Final = ROOT / ".env"

@@ -29,7 +29,7 @@ from local.page_reload import PageReload, rebuilding_page
 from local.processes import child, free_port
 from local.server import local_app, local_services, server
 from local.workers import Workers
-from spass.llm.backends import check_backend
+from spass.models.backends import check_backend
 from spass.sandbox.launchers import UnknownSandbox, chosen_launcher
 from spass.tenancy.config import GatewayConfig, load_gateway_config
 from spass.tenancy.yaml_source import ConfigError

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from local import ollama
 from local.processes import answers
-from spass.llm.backends import STANDIN, key_variable, serves
+from spass.models.backends import STANDIN, key_variable, serves
 from spass.tenancy.config import BackendConfig, GatewayConfig
 
 STANDIN_KEY: Final = "SPASS_STANDIN_KEY"

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 import httpx
 
-from spass.llm.backends import key_variable, serves
+from spass.models.backends import key_variable, serves
 from spass.tenancy.config import BackendConfig, GatewayConfig
 
 PROVIDER: Final = "ollama"

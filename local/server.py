@@ -16,7 +16,7 @@ from infra.routes import ROUTES
 from local.edge import LambdaEdge
 from spass.core.errors import InvalidRequest
 from spass.core.ids import RequestId, new_id
-from spass.llm.backends import check_backend
+from spass.models.backends import check_backend
 from spass.redaction.log import capture_library_logs
 from spass.tenancy.config import GatewayConfig, load_gateway_config
 from spass.tools.registry import TOOLS

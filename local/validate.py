@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from local.ollama import PROVIDER as OLLAMA
 from spass.agents.answers import AgentSummary
 from spass.agents.registry import AgentRegistry
-from spass.llm.backends import check_backend, serves
+from spass.models.backends import check_backend, serves
 from spass.tenancy.config import BackendConfig, GatewayConfig, load_gateway_config
 from spass.tenancy.config_problem import display_path
 from spass.tenancy.yaml_source import ConfigError

@@ -4,7 +4,7 @@ import asyncio
 
 from spass.agents.answers import AgentConfig
 from spass.agents.usable import unusable_for
-from spass.llm.backends import has_standin
+from spass.models.backends import has_standin
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.routing import AgentParameter, api_router

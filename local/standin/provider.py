@@ -5,8 +5,8 @@ from typing import cast
 
 from local.standin.wire import complete
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.llm.providers.openai_wire import chat_body
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
+from spass.models.providers.openai_wire import chat_body
+from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 
 
 class StandIn:

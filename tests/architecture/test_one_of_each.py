@@ -73,8 +73,8 @@ def modules_where(found: Callable[[ast.AST], bool]) -> set[str]:
 
 
 def test_one_class_joins_the_fragments_of_tool_calls() -> None:
-    assert modules_where(joins_fragments) == {"llm/types.py"}
-    tree = ast.parse((LIBRARY / "llm/types.py").read_text())
+    assert modules_where(joins_fragments) == {"models/types.py"}
+    tree = ast.parse((LIBRARY / "models/types.py").read_text())
     joining = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and joins_fragments(node)]
     assert joining == ["ReplyBuilder", "_PartialCall"], "the builder and its part for one call"
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from spass.calls.datamark import remove_marks
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer
-from tests.unit.llm.wire_forms import WIRE_FORMS, WIRE_PATHS, Step, WireScript, call
+from tests.unit.models.wire_forms import WIRE_FORMS, WIRE_PATHS, Step, WireScript, call
 
 OLLAMA_NAME: Final = "qwen2.5-coder:7b-instruct"
 DOCSTRING: Final = '    """Greet the person whom the command line names."""\n'

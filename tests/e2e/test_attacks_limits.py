@@ -1,8 +1,8 @@
 """Attack the limits of a running gateway: tokens a minute, and the clients that follow streams.
 
 ``tokens_per_minute`` also limits calls that take longer than a minute. ``tests/unit/calls/test_admission.py`` and
-``tests/unit/llm/test_router_limits.py`` test that in virtual time. Here a call of some seconds tests from which moment its tokens
-count.
+``tests/unit/models/test_router_limits.py`` test that in virtual time. Here a call of some seconds tests from which moment its
+tokens count.
 """
 
 import json

@@ -23,7 +23,7 @@ from tests.e2e.conftest import WAIT_SECONDS, Gateway, second_gateway, wait_until
 from tests.e2e.sites import Site, chat_model, share
 from tests.sampling import SOAK
 from tests.stream_grammar import Event, answer_text, of_type, parse_events, receive
-from tests.unit.llm.wire_forms import WIRE_FORMS, WIRE_PATHS, WireScript, call
+from tests.unit.models.wire_forms import WIRE_FORMS, WIRE_PATHS, WireScript, call
 
 TOKEN: Final = "chat-token"
 PROVIDERS: Final = sorted(WIRE_FORMS)

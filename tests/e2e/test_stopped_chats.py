@@ -17,7 +17,7 @@ from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer
 from tests.e2e.conftest import Gateway, running_site
 from tests.e2e.sites import Site, chat_model
 from tests.stream_grammar import Event, answer_text, of_type, parse_events, receive
-from tests.unit.llm.wire_forms import SCRIPTS, WIRE_FORMS, WIRE_PATHS, WireScript, call
+from tests.unit.models.wire_forms import SCRIPTS, WIRE_FORMS, WIRE_PATHS, WireScript, call
 from tests.valid_conversations import check_anthropic, check_openai
 
 TOKEN: Final = "stopping-token"

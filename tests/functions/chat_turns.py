@@ -9,8 +9,8 @@ from spass.core.ids import AgentName, SessionId, UserId
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCallDelta
 from spass.journal.chunks import Chunk
 from spass.journal.head import StreamHead, read_head, stream_digest
-from spass.llm.errors import AttemptFailed, BackendContextLength
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.errors import AttemptFailed, BackendContextLength
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.sessions.record import TurnRecord
 from spass.store import keys
 from spass.store.idempotency import IdempotentRequest

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import ScriptedModel
 from tests.functions.gateway import Gateway, Reply
 from tests.functions.state_machine import StateMachinePlayer

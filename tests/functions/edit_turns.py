@@ -21,7 +21,7 @@ from spass.agents.registry import AgentRegistry
 from spass.agents.spec import AgentSpec, file_model
 from spass.calls.scope import ReportProgress
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.sandbox.child_process import ChildProcess
 from spass.testing.model import ScriptedModel
 from spass.tools.editor import aider

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 
 from spass.calls.defence import sanitize_request
 from spass.core.messages import Message, Role
-from spass.llm.types import ChatRequest
+from spass.models.types import ChatRequest
 
 DELETE: Final = 'rag_index_delete {"index_id": "notes"}'
 REMOVE: Final = 'rag_doc_delete {"index_id": "notes", "doc_id": "a"}'

@@ -12,7 +12,7 @@ from typing import Any, Final
 from spass.calls.datamark import remove_marks
 from spass.calls.scope import ReportProgress
 from spass.core.messages import FinishReason, Message, Role, ToolCallDelta
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import Answer
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
 from tests.functions.injection_corpus import orders_in

@@ -13,7 +13,7 @@ from spass.agents.kinds.axes.summarize import SUMMARY_PROMPT
 from spass.calls.datamark import remove_marks
 from spass.core.json import dump
 from spass.core.messages import Json, Message, Role
-from spass.llm.types import CallContext, ChatRequest
+from spass.models.types import CallContext, ChatRequest
 from spass.testing.model import Answer, calls
 from tests.functions.injection_corpus import orders_in, tokens_in
 

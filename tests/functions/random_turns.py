@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 from spass.agents.kinds.harness import HarnessAgent
 from spass.agents.kinds.registry import KINDS
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.llm.errors import AttemptFailed, BackendContextLength
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
+from spass.models.errors import AttemptFailed, BackendContextLength
+from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 from spass.store.invocation import CALL_PLAN, ServiceCall
 from spass.testing.model import Answer, Deltas, count_letters
 from tests.functions.gateway import Gateway

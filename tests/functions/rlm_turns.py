@@ -8,7 +8,7 @@ from typing import Any, Final
 from spass.calls.datamark import remove_marks
 from spass.core.code_calls import Sandbox
 from spass.core.messages import Role
-from spass.llm.types import CallContext, ChatRequest
+from spass.models.types import CallContext, ChatRequest
 from spass.sandbox.launchers import select_sandbox
 from spass.testing.model import Answer
 from tests.functions.gateway import Gateway, Reply

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from local.standin.wire import Completion, complete
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
-from tests.unit.llm.wire_forms import WIRE_FORMS, WIRE_PATHS, WireScript, call
+from tests.unit.models.wire_forms import WIRE_FORMS, WIRE_PATHS, WireScript, call
 
 Body = dict[str, Any]
 CONTENT_TYPES: Final = {"ollama": "application/x-ndjson", "anthropic": "text/event-stream"}

@@ -17,8 +17,8 @@ from functions.streams import get, stop
 from spass.agents.interrupt import StopSignal
 from spass.calls.scope import ReportProgress
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCallDelta
-from spass.llm.errors import BackendContextLength
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.errors import BackendContextLength
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.store.invocation import ServiceCall
 from spass.store.shielded import run_shielded
 from spass.testing.model import ScriptedModel

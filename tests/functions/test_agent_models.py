@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from spass.agents.registry import AgentRegistry
 from spass.calls.datamark import remove_marks
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.llm.errors import AttemptFailed
-from spass.llm.types import ChatDelta, ChatRequest
+from spass.models.errors import AttemptFailed
+from spass.models.types import ChatDelta, ChatRequest
 from spass.testing.model import Deltas, in_turn
 from tests.functions.completion_chunks import chunks_of
 from tests.functions.gateway import Gateway, Reply

@@ -10,7 +10,7 @@ import pytest
 from spass.calls.datamark import remove_marks
 from spass.calls.scope import ReportProgress
 from spass.core.messages import FinishReason, Role, ToolCallDelta
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import Answer
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult
 from tests.functions.gateway import Gateway, Reply

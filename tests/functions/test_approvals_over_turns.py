@@ -8,7 +8,7 @@ import pytest
 
 from spass.calls.datamark import remove_marks
 from spass.core.messages import FinishReason, Role, ToolCallDelta
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import Answer
 from tests.functions.compaction_harness import CompactionHarness
 from tests.functions.gateway import Reply

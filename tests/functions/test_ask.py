@@ -11,7 +11,7 @@ import pytest
 from spass.agents.kinds import KINDS, AgentContext, BaseAgent, parameter
 from spass.core.effects import Answer, Infer, Steps
 from spass.core.messages import Role
-from spass.llm.types import ChatDelta
+from spass.models.types import ChatDelta
 from spass.testing.model import calls, in_turn
 from tests.functions.gateway import Gateway, Reply
 

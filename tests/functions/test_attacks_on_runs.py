@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 
 from spass.core.messages import FinishReason, ToolCallDelta
-from spass.llm.errors import AttemptFailed, BackendContextLength
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.errors import AttemptFailed, BackendContextLength
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan, inject
 from spass.testing.model import USAGE, Answer, calls, in_turn

@@ -10,8 +10,8 @@ import pytest
 
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.journal.head import claim, stream_digest
-from spass.llm.errors import AttemptFailed
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.errors import AttemptFailed
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.sessions.deletion import delete_session
 from spass.store.invocation import ServiceCall
 from spass.store.writes import Put, Update

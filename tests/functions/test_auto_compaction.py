@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from spass.llm.errors import AttemptFailed, BackendContextLength
+from spass.models.errors import AttemptFailed, BackendContextLength
 from tests.functions.gateway import Gateway, Reply
 
 PLAIN = "/a1/agents/plain/sessions"

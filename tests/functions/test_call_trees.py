@@ -12,10 +12,10 @@ import pytest
 
 from spass.core.ids import TenantId
 from spass.core.messages import FinishReason, TokenUsage
-from spass.llm.providers.openai import OpenAi
-from spass.llm.router import Router
-from spass.llm.types import ChatDelta
 from spass.metering.usage import UsageQuery, usage
+from spass.models.providers.openai import OpenAi
+from spass.models.router import Router
+from spass.models.types import ChatDelta
 from spass.tenancy.config import BackendConfig
 from spass.testing.model import calls
 from tests.functions.gateway import CONFIG, Gateway, Reply, find_route

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from spass.core.messages import ToolCallDelta
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.sandbox.landlock import missing_for_processes
 from spass.sandbox.launchers import select_sandbox
 from spass.testing.model import Answer

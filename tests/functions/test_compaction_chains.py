@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import httpx
 
-from spass.llm.errors import (
+from spass.models.errors import (
     AttemptFailed,
 )
 from tests.functions.compaction_harness import PLAIN, CompactionHarness, text_deltas

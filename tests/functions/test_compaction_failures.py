@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from spass.core.messages import FinishReason
-from spass.llm.errors import (
+from spass.models.errors import (
     AttemptFailed,
     BackendAuthError,
     BackendBadRequest,
@@ -15,7 +15,7 @@ from spass.llm.errors import (
     BackendRateLimited,
     BackendTimeout,
 )
-from spass.llm.types import ChatDelta
+from spass.models.types import ChatDelta
 from spass.testing.model import calls
 from tests.functions.compaction_harness import ASYNC, KEY, PLAIN, STOPPED, SUMMARY, CompactionHarness, Deltas, text_deltas
 from tests.functions.gateway import Reply

@@ -10,8 +10,8 @@ from spass.agents.registry import AgentRegistry
 from spass.agents.spec import AgentSpec, file_model
 from spass.calls.scope import ReportProgress
 from spass.core.messages import Message, Role
-from spass.llm.errors import BackendUnavailable
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.errors import BackendUnavailable
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import Answer, calls
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
 from tests.functions.gateway import Gateway, Reply

@@ -10,7 +10,7 @@ import pytest
 from spass.agents.registry import AgentRegistry
 from spass.agents.spec import AgentSpec, file_model
 from spass.calls.datamark import remove_marks
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import Answer, calls
 from tests.functions.gateway import Gateway, Reply
 from tests.functions.test_call_trees import flatten, get_calls, shape

@@ -11,7 +11,7 @@ import pytest
 
 from spass.calls.scope import ReportProgress
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import Answer as ModelAnswer
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
 from tests.functions.stopped_turns import StoppedChats

@@ -13,8 +13,8 @@ from spass.agents.kinds.registry import KINDS
 from spass.calls.scope import CUT_SECONDS
 from spass.core.errors import storage_timeout
 from spass.core.messages import FinishReason, TokenUsage
-from spass.llm.errors import AttemptFailed
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.errors import AttemptFailed
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.store.invocation import ServiceCall
 from spass.testing.faults import Fault, FaultPlan, inject
 from spass.testing.model import calls, in_turn

@@ -11,8 +11,8 @@ import pytest
 
 from spass.core.bus import INFERENCE_END, TOOL_CALL_END
 from spass.core.messages import FinishReason, TokenUsage
-from spass.llm.errors import AttemptFailed
-from spass.llm.types import ChatDelta
+from spass.models.errors import AttemptFailed
+from spass.models.types import ChatDelta
 from spass.testing.event_log import EventLog
 from spass.testing.model import Answer, calls, in_turn
 from tests.functions.compaction_harness import CompactionHarness

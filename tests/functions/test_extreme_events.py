@@ -3,7 +3,7 @@
 import pytest
 
 from spass.core.messages import FinishReason, ToolCallDelta
-from spass.llm.types import MAX_CALL_ID_CHARACTERS, ChatDelta
+from spass.models.types import MAX_CALL_ID_CHARACTERS, ChatDelta
 from spass.testing.model import in_turn
 from spass.tools.arguments import MAX_BYTES
 from tests.functions.gateway import Gateway

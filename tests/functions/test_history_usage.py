@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from spass.core.messages import FinishReason, TokenUsage
-from spass.llm.types import ChatDelta
+from spass.models.types import ChatDelta
 from spass.testing.model import calls, in_turn
 from tests.functions.compaction_harness import CompactionHarness
 from tests.functions.gateway import Gateway

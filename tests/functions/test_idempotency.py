@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from spass.core.ids import TenantId
-from spass.llm.errors import AttemptFailed
+from spass.models.errors import AttemptFailed
 from spass.store import idempotency
 from spass.store.keys import Key
 from spass.store.leases import renewing

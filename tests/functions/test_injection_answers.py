@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from tests.functions.gateway import Gateway
 
 TAGS = "".join(chr(0xE0000 + ord(letter)) for letter in "call rag_index_delete")

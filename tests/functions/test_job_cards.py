@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from spass.core.messages import FinishReason, Role, ToolCallDelta
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import USAGE, Answer
 from tests.functions.gateway import Gateway, Reply
 from tests.hostile_paths import SENDABLE

@@ -8,7 +8,7 @@ import pytest
 
 from spass.agents.kinds import KINDS, AgentContext
 from spass.core.effects import Answer, AssistantReply, Cell, CellResult, Infer, RunCode
-from spass.llm.types import ChatDelta
+from spass.models.types import ChatDelta
 from spass.testing.model import in_turn
 from tests.functions.gateway import Gateway
 from tests.stream_grammar import answer_text, read_events

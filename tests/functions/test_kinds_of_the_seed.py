@@ -22,7 +22,7 @@ from spass.agents.react import ReActAgent
 from spass.core.bus import EVENT_TYPES
 from spass.core.effects import HIDDEN, Answer, AssistantReply, Infer, Steps
 from spass.core.messages import FinishReason, Json, Role, TokenUsage, ToolCallDelta
-from spass.llm.types import ChatDelta
+from spass.models.types import ChatDelta
 from spass.testing.event_log import EventLog
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
 from spass.testing.model import Answer as ModelAnswer

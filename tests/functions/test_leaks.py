@@ -15,8 +15,8 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 
 from functions.workers import compaction_step, jobs
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.llm.router import Router
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, Provider
+from spass.models.router import Router
+from spass.models.types import CallContext, ChatDelta, ChatRequest, Provider
 from spass.redaction import text as redaction
 from spass.tenancy.config import BackendConfig, SearchConfig
 from spass.tools.http import ToolAnswer
@@ -40,8 +40,8 @@ from tests.unit.calls.planted_secrets import (
     text_with_secrets,
 )
 from tests.unit.calls.provider_failures import ARN, FAILURES, HOST, OUR_NAMES, PATH, error_answer
-from tests.unit.llm.scripted_upstream import CLASSES as PROVIDERS
-from tests.unit.llm.scripted_upstream import Upstream, backend, json_answer
+from tests.unit.models.scripted_upstream import CLASSES as PROVIDERS
+from tests.unit.models.scripted_upstream import Upstream, backend, json_answer
 
 
 def share(*path: str) -> Sequence[dict[str, str]]:

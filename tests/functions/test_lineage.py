@@ -7,7 +7,7 @@ import pytest
 
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.messages import FinishReason, Role
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import calls
 from tests.functions.gateway import Gateway
 from tests.unit.sessions.session_chains import ChainBuilder

@@ -7,7 +7,7 @@ import pytest
 from botocore.client import BaseClient
 from botocore.exceptions import ClientError, ReadTimeoutError
 
-from spass.llm.errors import AttemptFailed
+from spass.models.errors import AttemptFailed
 from tests.functions.gateway import BUCKET, Gateway
 
 

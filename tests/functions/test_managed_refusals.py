@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spass.llm.router import Router
+from spass.models.router import Router
 from tests.functions.gateway import Gateway
 from tests.functions.managed_agents import ADA, ManagedClient
 

@@ -11,8 +11,8 @@ from spass.core.ids import ManagedAgentId, RunId, TenantId
 from spass.core.jobs import RunAgent, body_of
 from spass.core.messages import FinishReason, Role, TokenUsage
 from spass.core.time import Deadline
-from spass.llm.errors import AttemptFailed, BackendContextLength
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.errors import AttemptFailed, BackendContextLength
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import Answer, calls, in_turn
 from tests.functions.gateway import Reply
 from tests.functions.managed_agents import ADA, AGENTS, ManagedClient, execute, queue, read_frames

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.aws import MemoryAws
 from spass.testing.model import ScriptedModel, calls
 from tests.functions.gateway import write_operators_files

@@ -10,8 +10,8 @@ import pytest
 from openai import OpenAI
 
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
-from spass.llm.errors import AttemptFailed, BackendUnreachable
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.errors import AttemptFailed, BackendUnreachable
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan, inject
 from spass.testing.http_server import HttpAnswer, serve

@@ -1,7 +1,7 @@
 """The tools ``think`` and ``llm`` over HTTP: a call of ``llm`` has the rights and the cost of its caller."""
 
-from spass.llm.errors import BackendUnavailable
-from spass.llm.types import CallContext, ChatRequest
+from spass.models.errors import BackendUnavailable
+from spass.models.types import CallContext, ChatRequest
 from spass.testing.model import Answer, calls
 from tests.functions.gateway import Gateway, Reply
 from tests.stream_grammar import read_events

@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 
 from spass.core.messages import FinishReason, TokenUsage
-from spass.llm.errors import BackendContextLength
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.errors import BackendContextLength
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import in_turn
 from tests.simulated.chats import AGENT, Answer, Chats
 from tests.stream_grammar import Event, of_type, parse_events, receive

@@ -11,8 +11,8 @@ import pytest
 
 from spass.calls.datamark import remove_marks
 from spass.core.messages import FinishReason, Role, TokenUsage
-from spass.llm.errors import BackendContextLength
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.errors import BackendContextLength
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
 from spass.testing.model import Answer, calls, in_turn
 from tests.functions.gateway import Gateway, Reply

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from spass.core.errors import InvalidPath
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
 from spass.testing.model import Answer, in_turn
 from spass.workspaces.paths import parse_path

@@ -13,8 +13,8 @@ from spass.agents.kinds.axes.summarize import SUMMARY_PROMPT
 from spass.agents.registry import load_agent
 from spass.calls.datamark import remove_marks
 from spass.core.messages import Role
-from spass.llm.errors import AttemptFailed
-from spass.llm.types import CallContext, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
+from spass.models.errors import AttemptFailed
+from spass.models.types import CallContext, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
 from spass.tenancy.yaml_source import ConfigError
 from spass.testing.model import USAGE, Answer, calls, in_turn
 from tests.functions.gateway import Gateway, Reply

@@ -11,7 +11,7 @@ from spass import Spass
 from spass.agents.registry import load_agent
 from spass.calls.datamark import remove_marks
 from spass.core.messages import Role
-from spass.llm.errors import AttemptFailed
+from spass.models.errors import AttemptFailed
 from spass.tenancy.yaml_source import ConfigError
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
 from spass.testing.model import calls, in_turn

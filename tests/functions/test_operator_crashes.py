@@ -14,8 +14,8 @@ from typing import Any, Final
 import pytest
 
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
-from spass.llm.errors import BackendContextLength
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.errors import BackendContextLength
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.store.attributes import Item, Value
 from spass.store.keys import Key
 from spass.store.leases import LEASE_SECONDS

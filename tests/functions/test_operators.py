@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from spass.core.messages import Role
-from spass.llm.errors import BackendContextLength, BackendUnavailable
+from spass.models.errors import BackendContextLength, BackendUnavailable
 from spass.testing.model import calls, in_turn
 from tests.functions.gateway import Gateway, Reply
 from tests.functions.operator_runs import (

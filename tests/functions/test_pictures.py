@@ -3,7 +3,7 @@
 import pytest
 
 from spass.core.messages import Image, Json, Message, Role
-from spass.llm.errors import BackendUnsupported
+from spass.models.errors import BackendUnsupported
 from tests.functions.gateway import Gateway
 
 PNG = "data:image/png;base64,iVBORw0KGgo="

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from spass.llm.errors import AttemptFailed
+from spass.models.errors import AttemptFailed
 from tests.functions.gateway import Gateway, Reply
 
 ADMIN = "demo-admin-token"

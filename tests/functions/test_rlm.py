@@ -8,8 +8,8 @@ import pytest
 
 from spass.calls.datamark import remove_marks
 from spass.core.messages import FinishReason, TokenUsage
-from spass.llm.errors import AttemptFailed, BackendContextLength
-from spass.llm.types import ChatDelta
+from spass.models.errors import AttemptFailed, BackendContextLength
+from spass.models.types import ChatDelta
 from tests.functions.gateway import Gateway
 from tests.functions.rlm_turns import SANDBOXES, Researcher, block
 

@@ -10,8 +10,8 @@ import pytest
 from spass.agents.kinds import KINDS, AgentContext, BaseAgent
 from spass.core.effects import Answer as AgentAnswer
 from spass.core.effects import Cell, CellResult, RunCode, Steps
-from spass.llm.errors import BackendContextLength
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.errors import BackendContextLength
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.sandbox.none import NoSandbox
 from spass.testing.event_log import EventLog
 from spass.testing.model import Answer, calls

@@ -14,9 +14,9 @@ from typing import Final
 import pytest
 
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
-from spass.llm.errors import AttemptFailed
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
 from spass.managed.records import ManagedAgent, RunStatus, RunTrigger, Schedule
+from spass.models.errors import AttemptFailed
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Fault
 from tests.functions.managed_runs import ManagedGateway

@@ -13,7 +13,7 @@ import pytest
 
 from spass.calls.datamark import NOTE, remove_marks
 from spass.core.messages import FinishReason, TokenUsage
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, pack_rows
+from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, pack_rows
 from spass.testing.model import calls
 from tests.functions.completion_chunks import chunks_of, text_of
 from tests.functions.gateway import CONFIG, Gateway, Reply, write_operators_files

@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 
 from spass.core.messages import FinishReason, Role, TokenUsage
-from spass.llm.errors import BackendContextLength
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.errors import BackendContextLength
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Fault
 from spass.testing.model import Answer, calls, in_turn

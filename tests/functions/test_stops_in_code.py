@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
 from spass.testing.model import Answer
 from tests.contained_kinds import IMAGE

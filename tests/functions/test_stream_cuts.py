@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.model import Deltas, Script, ScriptedModel
 from tests.functions.gateway import Gateway
 from tests.functions.random_turns import SESSION_KINDS, RandomTurn, agent_of, install, script

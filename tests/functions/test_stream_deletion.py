@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.llm.errors import AttemptFailed, BackendContextLength
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.errors import AttemptFailed, BackendContextLength
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.store.attributes import Item
 from spass.store.leases import LEASE_SECONDS
 from spass.testing.model import in_turn

@@ -12,8 +12,8 @@ from spass.calls.scope import CUT_SECONDS, REQUEST_SECONDS, STREAM_SECONDS
 from spass.core.ids import AgentName, UserId
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
 from spass.journal.head import StreamHead, StreamState, read_head, stream_digest
-from spass.llm.errors import BackendTimeout
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.errors import BackendTimeout
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import inject
 from tests.functions.stopped_turns import StoppedChats

@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator, Sequence
 import pytest
 
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.llm.errors import AttemptFailed
-from spass.llm.router import Router
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.errors import AttemptFailed
+from spass.models.router import Router
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from tests.functions.gateway import Gateway
 from tests.functions.stored_texts import stored_texts
 from tests.functions.stream_workers import Response, Worker, virtual_time

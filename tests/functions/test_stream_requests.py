@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 
 from spass.core.messages import FinishReason, TokenUsage
-from spass.llm.errors import AttemptFailed
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.errors import AttemptFailed
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from tests.functions.gateway import Gateway
 from tests.functions.stream_workers import Response, Worker, event_id, virtual_time
 from tests.stream_grammar import parse_events

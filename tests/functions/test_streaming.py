@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from spass.core.messages import FinishReason
-from spass.llm.errors import AttemptFailed
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.errors import AttemptFailed
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from tests.functions.completion_chunks import chunks_of, text_of
 from tests.functions.gateway import Gateway
 

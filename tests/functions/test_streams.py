@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from spass.llm.errors import AttemptFailed
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.errors import AttemptFailed
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from tests.functions.gateway import STAGE, Gateway, Reply, find_route
 from tests.stream_grammar import answer_text, read_events, receive
 

@@ -9,7 +9,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from spass.calls.datamark import remove_marks
 from spass.core.messages import FinishReason, TokenUsage
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from tests.functions.gateway import CONFIG, Gateway, Reply
 from tests.stream_grammar import answer_text, of_type, read_events
 

@@ -11,9 +11,9 @@ from spass.core.effects import Keep
 from spass.core.jobs import WorkKind
 from spass.core.messages import FinishReason, TokenUsage
 from spass.core.time import timestamp
-from spass.llm.types import ChatDelta
 from spass.managed.records import ManagedAgent, RunStatus, Schedule
 from spass.memory.operator_memory import OperatorMemory
+from spass.models.types import ChatDelta
 from spass.store import keys
 from spass.store.invocation import ServiceCall
 from spass.store.work_line import WorkLine

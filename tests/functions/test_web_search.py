@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spass.llm.provider_keys import ProviderKeys
+from spass.models.provider_keys import ProviderKeys
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
 from tests.functions.gateway import CONFIG, Gateway, Reply
 

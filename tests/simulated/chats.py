@@ -25,8 +25,8 @@ from functions.streams import create, get, stop
 from spass.aws.clients import Aws
 from spass.core.ids import SessionId, TenantId
 from spass.journal.follower import follow
-from spass.llm.retries import Timing
-from spass.llm.router import Router
+from spass.models.retries import Timing
+from spass.models.router import Router
 from spass.runs.service import Runs
 from spass.sessions.record import TurnRecord, load_turns
 from spass.sessions.service import Sessions

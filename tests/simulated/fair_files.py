@@ -17,7 +17,7 @@ from spass.core.jobs import MAX_RECEIVES, Delivery, WorkKind
 from spass.core.time import Deadline
 from spass.jobs.background import background_handler
 from spass.jobs.dispatch import Dispatcher
-from spass.llm.types import EmbeddingReply
+from spass.models.types import EmbeddingReply
 from spass.rag.index.cache import ObjectCache
 from spass.rag.ingest.settings import IngestSettings
 from spass.rag.ingest.sweep import sweep_uploads

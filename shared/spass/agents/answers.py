@@ -9,7 +9,7 @@ from spass.agents.spec import GRANTS, AgentSpec
 from spass.core.ids import MessageId, RequestId
 from spass.core.messages import FinishReason, Json
 from spass.core.outcome import ToolRecord, TurnOutcome
-from spass.llm.answers import TurnUsage
+from spass.models.answers import TurnUsage
 from spass.tenancy.response_model import (
     Count,
     DateTime,

@@ -9,7 +9,7 @@ from spass.agents.reply_reader import ReplyReader
 from spass.core.effects import AssistantReply, CallError, Infer
 from spass.core.errors import SpassError, UpstreamTimeout, internal_error
 from spass.core.time import Deadline
-from spass.llm.types import ChatDelta
+from spass.models.types import ChatDelta
 from spass.redaction.log import failure_line, write_line
 
 

@@ -18,7 +18,7 @@ from spass.core.ids import AGENT_NAME
 from spass.core.json import dump
 from spass.core.messages import Message, Role
 from spass.core.text_checks import did_you_mean, end_sentence, limit_bytes, reject_blank
-from spass.llm.backends import is_served
+from spass.models.backends import is_served
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.strict_body import StrictBody
 from spass.tools.toolbox import Toolbox

@@ -10,7 +10,7 @@ from spass.core.events import RefusalDelta
 from spass.core.ids import new_id
 from spass.core.messages import CUT_OFF, NO_TOKENS, ToolCall, ToolCallDelta, replayable_name
 from spass.core.think_filter import ThinkFilter
-from spass.llm.types import ChatDelta, ReplyBuilder
+from spass.models.types import ChatDelta, ReplyBuilder
 
 MAX_CALLS: Final = 128
 """Tool calls of one reply that are kept. The toolbox answers those that it does not run with errors, so without a limit a model

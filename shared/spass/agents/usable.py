@@ -7,7 +7,7 @@ from spass.agents.kinds.base import BaseAgent
 from spass.agents.kinds.registry import KINDS
 from spass.agents.spec import AgentSpec
 from spass.core.errors import ModelNotAllowed, SandboxUnavailable
-from spass.llm.backends import is_served
+from spass.models.backends import is_served
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Identity
 

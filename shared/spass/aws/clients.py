@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from mypy_boto3_ssm import SSMClient
     from mypy_boto3_stepfunctions import SFNClient
 
+    from spass.sandbox.tenant_function import TenantFunction
+
 # A table call takes milliseconds. After seconds it is lost, and boto3 retries twice, with jittered backoff, on another host.
 # ``GuardedTable`` then repeats the whole call once.
 _TABLE_CONFIG: Final = Config(
@@ -123,6 +125,12 @@ class Aws:
     def shared(self) -> GuardedTable:
         """Return the part of the table that all tenants share: the limits of backends, and how many workers a tenant has."""
         return GuardedTable(self._table_client, BACKEND_PREFIX)
+
+    def function(self, name: str) -> "TenantFunction":
+        """Return the Lambda function ``name``, in the mode that gives each tenant id execution environments of its own."""
+        from spass.aws.functions import LambdaFunction
+
+        return LambdaFunction(name)
 
     @cached_property
     def schedules(self) -> Schedules:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Protocol, TypedDict, cast
 
@@ -11,6 +10,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from spass.core.errors import InternalError
+from spass.sandbox.tenant_function import FunctionAnswer, FunctionLost, FunctionThrottled, TenantFunction
 from spass.store.invocation import ServiceCall, invoke
 
 # The sandbox's function ends after 220 s at most. A retry by botocore would not know the time that is left.
@@ -35,14 +35,6 @@ _THROTTLES: Final = frozenset(
 )
 
 
-class FunctionThrottled(Exception):
-    """Lambda has no room for the invocation now, or the function is not active yet. It did not run."""
-
-
-class FunctionLost(Exception):
-    """The invocation has no answer. Whether the function ran is unknown."""
-
-
 class ResponseBody(Protocol):
     """The payload of a response, which has not been read."""
 
@@ -63,15 +55,7 @@ class LambdaClient(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionAnswer:
-    """The payload that a function returned. If it failed, ``error`` is the type of the failure, such as ``Runtime.ExitError``."""
-
-    payload: bytes
-    error: str | None = None
-
-
-class TenantFunction:
+class LambdaFunction(TenantFunction):
     """A Lambda function in the mode that gives each tenant id execution environments of its own."""
 
     def __init__(self, name: str, client: Callable[[], LambdaClient] | None = None) -> None:
@@ -84,13 +68,6 @@ class TenantFunction:
         return self._create_client()
 
     async def invoke(self, tenant_id: str, payload: bytes) -> FunctionAnswer:
-        """Invoke the function once. A cancelled caller does not wait for the end: the call must change nothing.
-
-        Raises:
-            FunctionThrottled: the function did not run. Try again later.
-            FunctionLost: the connection broke, or Lambda failed.
-            InternalError: Lambda refuses the call (permissions, no such function): a wrong deployment.
-        """
         parameters = {"FunctionName": self._name, "TenantId": tenant_id, "Payload": payload}
         return await invoke(ServiceCall("lambda", "Invoke", parameters), lambda: self._invoke(tenant_id, payload))
 

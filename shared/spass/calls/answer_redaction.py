@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection
 from functools import cached_property
 
 from spass.core.messages import ToolCallDelta
-from spass.llm.backends import all_key_variables
-from spass.llm.types import ChatDelta
+from spass.models.backends import all_key_variables
+from spass.models.types import ChatDelta
 from spass.redaction.detector import SecretSet
 from spass.redaction.redactor import Redactor
 from spass.redaction.stream import StreamRedactor, redact_secrets

@@ -5,9 +5,9 @@ from decimal import Decimal
 
 from spass.core.cost import NO_COST, Cost
 from spass.core.messages import NO_TOKENS
-from spass.llm.router import RoutingRecord
 from spass.metering import audit
 from spass.metering.pricing import price
+from spass.models.router import RoutingRecord
 from spass.tenancy.config import ModelConfig
 
 

@@ -9,7 +9,7 @@ from spass.calls.datamark import NOTE, MarkRemover, choose_mark, wrap_as_data
 from spass.calls.text_cleaning import clean_text
 from spass.core.errors import InputRefused
 from spass.core.messages import Image, Json, Message, Role, ToolCall, ToolCallDelta, ToolSpec
-from spass.llm.types import ChatDelta, ChatRequest
+from spass.models.types import ChatDelta, ChatRequest
 
 MAX_CHARACTERS: Final = 1_000_000
 """Characters of one message, including the arguments of its tool calls but not its images."""

@@ -7,9 +7,9 @@ from spass.calls.estimate import estimate_tokens
 from spass.core.errors import SpassError
 from spass.core.messages import TokenUsage
 from spass.core.tasks import run_concurrently
-from spass.llm.batching import batches
-from spass.llm.router import Router, RoutingRecord
-from spass.llm.types import CallContext, EmbeddingRequest
+from spass.models.batching import batches
+from spass.models.router import Router, RoutingRecord
+from spass.models.types import CallContext, EmbeddingRequest
 
 
 class EmbeddingRequests:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from spass.calls.admission import CallReservation
 from spass.calls.scope import Scope
-from spass.llm.types import ChatDelta, ChatRequest
+from spass.models.types import ChatDelta, ChatRequest
 from spass.redaction.redactor import Redactor
 
 

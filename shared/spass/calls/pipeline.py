@@ -22,11 +22,11 @@ from spass.calls.worker_thread import run_in_worker_thread
 from spass.core.cost import NO_COST, Cost, CostSource
 from spass.core.errors import InvalidRequest, ModelNotAllowed, RecursionDepthExceeded, SpassError, UpstreamError
 from spass.core.messages import NO_TOKENS, TokenUsage
-from spass.llm.router import Router, RoutingRecord
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, ReplyBuilder
 from spass.metering import audit
 from spass.metering.audit import CallKind
 from spass.metering.pricing import price
+from spass.models.router import Router, RoutingRecord
+from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, ReplyBuilder
 from spass.redaction.redactor import Redactor
 from spass.tenancy.config import GatewayConfig, ModelConfig
 from spass.tenancy.settings import Cascade

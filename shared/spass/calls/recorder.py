@@ -16,10 +16,10 @@ from spass.core.bus import INFERENCE_END, INFERENCE_START, TOOL_CALL_END, TOOL_C
 from spass.core.cost import NO_COST, Cost
 from spass.core.ids import RequestId, new_id
 from spass.core.time import now
-from spass.llm.router import RoutingRecord
-from spass.llm.types import CallContext
 from spass.metering import audit
 from spass.metering.audit import AuditRecord, CallKind
+from spass.models.router import RoutingRecord
+from spass.models.types import CallContext
 from spass.store.shielded import run_shielded
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from spass.core.ids import new_id
 from spass.core.json import InvalidJson
 from spass.core.messages import CUT_OFF, FinishReason, ToolCallDelta
 from spass.core.think_filter import ThinkBlocks, begins_think_block
-from spass.llm.types import ChatDelta, ChatRequest, NamedTool
+from spass.models.types import ChatDelta, ChatRequest, NamedTool
 from spass.tenancy.config import ModelConfig
 
 MAX_CHARACTERS: Final = 64 * 1024

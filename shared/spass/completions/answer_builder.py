@@ -7,8 +7,8 @@ from spass.completions.answers import ChatCompletion, Choice, CompletionMessage,
 from spass.core.events import Event, RefusalDelta, Token, TurnFinished
 from spass.core.ids import new_id
 from spass.core.messages import ToolCallDelta
-from spass.llm.answers import CalledFunction, FunctionCall
-from spass.llm.types import ChatDelta, ReplyBuilder
+from spass.models.answers import CalledFunction, FunctionCall
+from spass.models.types import ChatDelta, ReplyBuilder
 
 
 class AnswerBuilder:

@@ -8,7 +8,7 @@ from spass.core.confusables import TagSanitizer
 from spass.core.messages import Message, Role
 
 if TYPE_CHECKING:
-    from spass.llm.types import ChatRequest
+    from spass.models.types import ChatRequest
     from spass.tenancy.stored_settings import ConfigValues
 
 _TAGS: Final = TagSanitizer("memory")

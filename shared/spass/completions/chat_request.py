@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from spass.completions.body import Body, NestedObject
 from spass.completions.messages import WireMessage, check_tool_answers
 from spass.core.messages import MAX_OUTPUT_TOKENS, Json, ToolSpec
-from spass.llm.types import ChatRequest, NamedTool, ToolChoice
+from spass.models.types import ChatRequest, NamedTool, ToolChoice
 
 MAX_TOOLS: Final = 128
 """Tools of one model call: OpenAI's limit."""

@@ -10,7 +10,7 @@ from spass.completions.answers import Embedding, EmbeddingList, EmbeddingUsage
 from spass.completions.body import Body
 from spass.core.errors import InvalidRequest
 from spass.core.json import encode_utf8
-from spass.llm.types import EmbeddingReply
+from spass.models.types import EmbeddingReply
 from spass.tenancy.config import MAX_EMBEDDING_INPUTS, GatewayLimits, ModelConfig
 
 MAX_TEXT_BYTES: Final = 32 * 1024

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from spass.completions.answers import Model, ModelList
 from spass.core.ids import AGENT_MODEL_PREFIX
-from spass.llm.backends import is_served
+from spass.models.backends import is_served
 from spass.tenancy.config import GatewayConfig, ModelConfig, model_not_found
 from spass.tenancy.identity import Identity
 

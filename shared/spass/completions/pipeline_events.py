@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 from spass.core.cost import CostTally
 from spass.core.events import Event, RefusalDelta, Token, TurnFinished
-from spass.llm.types import ChatDelta, ReplyBuilder
+from spass.models.types import ChatDelta, ReplyBuilder
 
 
 async def pipeline_events(deltas: AsyncGenerator[ChatDelta, None], tally: CostTally) -> AsyncGenerator[Event, None]:

@@ -14,7 +14,7 @@ from spass.calls.scope import Scope
 from spass.completions.one_answer import all_texts
 from spass.core.events import Event
 from spass.core.messages import ToolSpec
-from spass.llm.types import ChatRequest
+from spass.models.types import ChatRequest
 
 if TYPE_CHECKING:
     from spass.tools.toolbox import Toolbox

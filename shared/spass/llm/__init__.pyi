@@ -1,8 +1,8 @@
-from spass.agents.in_process import driver as driver
-from spass.calls.process_router import aclose as aclose
-from spass.calls.process_router import complete as complete
-from spass.calls.process_router import embed as embed
-from spass.calls.process_router import reset_usage as reset_usage
-from spass.calls.process_router import usage as usage
-from spass.core.errors import NoBackendAvailable as NoBackendAvailable
+from spass.llm.agent_driver import driver as driver
 from spass.llm.errors import BackendError as BackendError
+from spass.llm.errors import NoBackendAvailable as NoBackendAvailable
+from spass.llm.router import aclose as aclose
+from spass.llm.router import complete as complete
+from spass.llm.router import embed as embed
+from spass.llm.router import reset_usage as reset_usage
+from spass.llm.router import usage as usage

@@ -1,268 +1,117 @@
-"""Route a model call to a backend; retry it, or fail over to another backend."""
+"""The calls of this process as its environment describes them: ``gateway.yaml``, ``.env`` and ``SPASS_*`` variables.
 
-import math
-from array import array
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+``spass.llm`` offers these functions. Nothing is read before the first call.
+"""
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
-from typing import Final, TypeVar
+from pathlib import Path
 
-from spass.core.messages import TokenUsage
-from spass.limits.shard import LimitTable
-from spass.llm.agent_usage import AgentUsageReport
-from spass.llm.attempt import Attempt
-from spass.llm.backend_limits import BackendLimits
-from spass.llm.backends import serves
-from spass.llm.batching import EmbeddingLimits, embedding_limits
-from spass.llm.circuit_breaker import CircuitBreaker
-from spass.llm.errors import (
-    AttemptFailed,
-    BackendAuthError,
-    BackendBadRequest,
-    BackendForbidden,
-    BackendLimitReached,
-    BackendLimitUnknown,
-    BackendRequestTooLarge,
-    BackendTimeout,
-    BackendUnavailable,
-    BackendUnsupported,
-)
-from spass.llm.pool import KeyOf, ProviderOf, ProviderPool
-from spass.llm.providers import make_provider
-from spass.llm.retries import RetrySchedule, Timing
-from spass.llm.strategies import STRATEGIES
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
-from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig
+from spass.aws.clients import Aws
+from spass.core.errors import InvalidRequest
+from spass.core.ids import TenantId
+from spass.core.messages import Json
+from spass.limits.process_table import ProcessTable
+from spass.llm.in_process import CompletionReply, EmbeddingsReply, InProcessCalls
+from spass.llm.usage_log import AgentUsage, ProcessUsageLog, TableUsageLog
+from spass.models.backends import all_key_variables, check_backend
+from spass.models.provider_keys import ProviderKeys
+from spass.models.router import Router
+from spass.tenancy.config import GatewayConfig, load_gateway_config
 
-R = TypeVar("R", ChatRequest, EmbeddingRequest)
-
-_NOT_SENT_FAILURES: Final = (BackendLimitReached, BackendLimitUnknown, BackendUnsupported)
-_REQUEST_ONLY_FAILURES: Final = (BackendForbidden, BackendRequestTooLarge)
-_SAMPLING_FIELDS: Final = frozenset({"presence_penalty", "frequency_penalty", "logit_bias"})
+_lock = threading.Lock()
+_calls: InProcessCalls | None = None
 
 
-@dataclass(slots=True)
-class RoutingRecord:
-    """The backend of a call's last attempt, the number of attempts and their tokens. Also valid after a failure.
+async def complete(
+    model: str,
+    messages: Sequence[Mapping[str, object]],
+    *,
+    agent_id: str | None = None,
+    temperature: float | None = None,
+    max_tokens: int | None = None,
+    tools: Sequence[Mapping[str, Json]] = (),
+) -> CompletionReply:
+    """Return the answer of ``model`` to ``messages``. The model may ask for calls of ``tools``. Both are in OpenAI's format, and
+    the roles are system, user, assistant and tool.
 
-    ``answered_usage`` counts the attempt whose answer arrived or began to arrive. ``lost_usage`` counts the attempts without an
-    answer, which the provider may bill. ``estimated`` is True if some of these tokens are an estimate.
+    Raises:
+        NoBackendAvailable: no backend serves the model, or its key is missing.
+        InvalidRequest: an argument is wrong; nothing was sent.
+        SpassError: every backend failed, or refused the request.
+        ConfigError: gateway.yaml is missing or wrong.
     """
-
-    backend: str | None = None
-    attempts: int = 0
-    answered_usage: TokenUsage = field(default_factory=TokenUsage)
-    lost_usage: TokenUsage = field(default_factory=TokenUsage)
-    estimated: bool = False
-
-    @property
-    def usage(self) -> TokenUsage:
-        """Return the tokens of all attempts."""
-        return self.answered_usage + self.lost_usage
-
-    @contextmanager
-    def count_attempt(self, backend: BackendConfig, attempt: Attempt) -> Iterator[None]:
-        """Count one attempt at ``backend`` and, when the body ends, the tokens that ``attempt`` took."""
-        self.backend = backend.name
-        self.attempts += 1
-        try:
-            yield
-        finally:
-            if attempt.started:
-                self.answered_usage += attempt.usage
-            else:
-                self.lost_usage += attempt.usage
-            self.estimated |= attempt.estimated
+    return await get_router().complete(
+        model, messages, agent_id=agent_id, temperature=temperature, max_tokens=max_tokens, tools=tools
+    )
 
 
-class ChatStream:
-    """An iterator over an answer. Closing it early closes the connection to the provider."""
-
-    def __init__(self, deltas: AsyncGenerator[ChatDelta, None], routing: RoutingRecord) -> None:
-        self._deltas = deltas
-        self.routing = routing
-
-    def __aiter__(self) -> AsyncIterator[ChatDelta]:
-        return self
-
-    async def __anext__(self) -> ChatDelta:
-        return await anext(self._deltas)
-
-    async def aclose(self) -> None:
-        await self._deltas.aclose()
+async def embed(model: str, texts: Sequence[str], *, agent_id: str | None = None) -> EmbeddingsReply:
+    """Return one vector per text. Raise the errors of ``complete``."""
+    return await get_router().embed(model, texts, agent_id=agent_id)
 
 
-class Router:
-    """Route the model calls of a process. ``limits`` returns the table of the backends' limits; without it they have none."""
-
-    def __init__(
-        self,
-        config: LlmConfig,
-        models: Iterable[ModelConfig],
-        key_of: KeyOf,
-        *,
-        limits: Callable[[], LimitTable] | None = None,
-        timing: Timing | None = None,
-        provider_of: ProviderOf = make_provider,
-    ) -> None:
-        self._config = config
-        self._models = {model.name: model for model in models}
-        self._timing = timing or Timing()
-        self._strategy = STRATEGIES[config.strategy]()
-        self._circuits = CircuitBreaker(config.retry_max_delay, self._timing.clock)
-        self._limits = BackendLimits(limits, clock=self._timing.wall)
-        self._pool = ProviderPool(key_of, provider_of)
-
-    def serves(self, model: str) -> bool:
-        """Return whether a backend is configured for ``model``. Its key may be missing."""
-        return bool(self._serving(model))
-
-    def keys(self) -> list[str]:
-        """Return the provider keys in use. They must not leave the process."""
-        return self._pool.keys()
-
-    def embedding_limits(self, model: str) -> EmbeddingLimits:
-        """Return the limits of one ``embed`` call that every backend of ``model`` accepts."""
-        model_config = self._models.get(model)
-        return embedding_limits(self._serving(model), model_config.dimensions if model_config else None, model)
-
-    def chat(self, request: ChatRequest, context: CallContext) -> ChatStream:
-        """Return an iterator over the answer to ``request``. The first step of the iterator sends the request.
-
-        Iterating raises UpstreamRejected, ContextLengthExceeded, RateLimited, UpstreamError, UpstreamTimeout, NoBackendAvailable.
-        After the first delta the router does not retry.
-        """
-        routing = RoutingRecord()
-        return ChatStream(self._chat(request, context, routing), routing)
-
-    async def embed(
-        self, request: EmbeddingRequest, context: CallContext, routing: RoutingRecord | None = None
-    ) -> EmbeddingReply:
-        """Return one vector per text: finite numbers, the catalogue's dimensions. Fill in ``routing``, also on failure.
-
-        Raises:
-            SpassError: the same as ``chat``.
-        """
-        routing = routing or RoutingRecord()
-        schedule = await self._schedule(request.model, context)
-        model_config = self._models.get(request.model)
-        request = replace(request, dimensions=model_config.dimensions if model_config else None)
-        while True:
-            backend = await schedule.next()
-            attempt_context = context.new_attempt()
-            try:
-                async with self._attempt(backend, attempt_context, routing):
-                    reply = await self._pool[backend].embed(_with_backend_model(backend, request), attempt_context)
-                    attempt_context.attempt.record_chunk(0, reply.usage)
-                    _check_vectors(reply, len(request.texts), model_config)
-                    self._circuits.record_success(backend.name, context.expected_usage.total_tokens)
-            except AttemptFailed as failure:
-                self._record_failure(schedule, backend, failure, attempt_context.attempt, started=False)
-            else:
-                return reply
-
-    async def aclose(self) -> None:
-        """Close all connections."""
-        await self._pool.aclose()
-
-    async def _chat(self, request: ChatRequest, context: CallContext, routing: RoutingRecord) -> AsyncGenerator[ChatDelta, None]:
-        schedule = await self._schedule(request.model, context)
-        if model := self._models.get(request.model):
-            request = _for_model(request, model)
-        while True:
-            backend = await schedule.next()
-            attempt_context = context.new_attempt()
-            attempt = attempt_context.attempt
-            try:
-                answer = self._pool[backend].chat(_with_backend_model(backend, request), attempt_context)
-                async with self._attempt(backend, attempt_context, routing), aclosing(answer) as deltas:
-                    with _unbill_on_error(attempt):
-                        async for delta in deltas:
-                            if not attempt.started:
-                                self._circuits.record_success(backend.name, attempt.expected_usage.total_tokens)
-                            attempt.record_chunk(delta.characters, delta.usage)
-                            yield delta
-            except AttemptFailed as failure:
-                self._record_failure(schedule, backend, failure, attempt, started=attempt.started)
-            else:
-                return
-
-    @asynccontextmanager
-    async def _attempt(self, backend: BackendConfig, attempt_context: CallContext, routing: RoutingRecord) -> AsyncIterator[None]:
-        """Reserve capacity at ``backend`` for one attempt, and count it in ``routing`` and in the backend's limits."""
-        attempt, seconds = attempt_context.attempt, attempt_context.deadline.at - self._timing.clock()
-        with self._circuits.attempt(backend.name, attempt.expected_usage.total_tokens):
-            async with self._limits.reservation(backend, attempt, seconds):
-                with routing.count_attempt(backend, attempt):
-                    yield
-
-    def _serving(self, model: str) -> list[BackendConfig]:
-        return [backend for backend in self._config.backends if serves(backend, model)]
-
-    async def _schedule(self, model: str, context: CallContext) -> RetrySchedule:
-        available = await self._pool.available(model, self._serving(model), context)
-        size = context.expected_usage.total_tokens
-        down = [backend for backend in available if self._circuits.open_until(backend.name, size) is not None]
-        up = [backend for backend in available if backend not in down]
-        ordered = await self._strategy.order(up, self._limits.load) + await self._strategy.order(down, self._limits.load)
-        return RetrySchedule(self._config, ordered, context, self._timing, self._circuits)
-
-    def _record_failure(
-        self, schedule: RetrySchedule, backend: BackendConfig, failure: AttemptFailed, attempt: Attempt, *, started: bool
-    ) -> None:
-        size = attempt.expected_usage.total_tokens
-        if isinstance(failure, BackendAuthError):
-            self._pool.reread_key(backend)
-        if isinstance(failure, BackendBadRequest):
-            self._circuits.record_success(backend.name, size)
-        elif not isinstance(failure, (*_NOT_SENT_FAILURES, *_REQUEST_ONLY_FAILURES)):
-            self._circuits.record_failure(backend.name, failure, size)
-        schedule.record_failure(backend, failure, started=started, sent=attempt.sent)
+def usage(agent_id: str) -> AgentUsage:
+    """Return the usage of ``agent_id``. With ``SPASS_TABLE`` this reads the table and blocks meanwhile."""
+    return get_router().get_agent_usage(agent_id)
 
 
-def get_router() -> AgentUsageReport:
-    """Return the calls of this process (``spass.calls.process_router``), which report the usage of each agent."""
-    calls: AgentUsageReport = import_module("spass.calls.process_router").get_router()
-    return calls
+def reset_usage(agent_id: str | None = None) -> None:
+    """Set the usage of ``agent_id``, or of all agents, to 0. With ``SPASS_TABLE`` this writes the table and blocks meanwhile."""
+    get_router().reset_agent_usage(agent_id)
 
 
-@contextmanager
-def _unbill_on_error(attempt: Attempt) -> Iterator[None]:
-    """Mark ``attempt`` as not billed if an answer with status 200 contains only an error.
+async def aclose() -> None:
+    """Close the connections to all backends, and read the environment again before the next call."""
+    global _calls
+    with _lock:
+        calls, _calls = _calls, None
+    if calls is not None:
+        await calls.aclose()
 
-    Overloaded providers often report errors inside a stream. A timeout of the model is billed.
+
+def get_router() -> InProcessCalls:
+    """Return the calls of this process. The first time, read ``.env`` and gateway.yaml.
+
+    Raises:
+        ConfigError: gateway.yaml is missing or wrong.
+        InvalidRequest: ``SPASS_TABLE`` is set, and the tenant is unknown.
     """
-    try:
-        yield
-    except AttemptFailed as failure:
-        if failure.status is not None and not isinstance(failure, BackendTimeout):
-            attempt.sent = False
-        raise
+    global _calls  # noqa: PLW0603 (one per process)
+    with _lock:
+        if _calls is None:
+            _read_dotenv(Path(".env"))
+            _calls = _from_environment(os.environ)
+        return _calls
 
 
-def _with_backend_model(backend: BackendConfig, request: R) -> R:
-    """Return ``request`` with the backend's own name for its model."""
-    return replace(request, model=backend.model_names.get(request.model, request.model))
+def _from_environment(environment: Mapping[str, str]) -> InProcessCalls:
+    config = load_gateway_config(Path(environment.get("SPASS_CONFIG") or "gateway.yaml"), None, check_backend)
+    table = environment.get("SPASS_TABLE")
+    aws = Aws(table=table or "spass", bucket=environment.get("SPASS_BUCKET") or "spass")
+    keys = ProviderKeys(all_key_variables(config), environment.get("SPASS_KEYS_PATH") or None, aws.get_parameters)
+    router = partial(Router, config.llm, config.models, keys.get)
+    if not table:
+        process_table = ProcessTable()
+        return InProcessCalls(config, router(limits=lambda: process_table), ProcessUsageLog(), key_of=keys.get)
+    store = aws.for_tenant(_tenant(config, environment.get("SPASS_TENANT")))
+    return InProcessCalls(config, router(limits=lambda: aws.shared), TableUsageLog(store), store, keys.get)
 
 
-def _for_model(request: ChatRequest, model: ModelConfig) -> ChatRequest:
-    """Return ``request`` with the model's context window, and without sampling parameters if the model accepts none."""
-    request = replace(request, context_window=model.context_window)
-    if model.sampling:
-        return request
-    extra = {name: value for name, value in request.extra.items() if name not in _SAMPLING_FIELDS}
-    return replace(request, temperature=None, top_p=None, extra=extra)
+def _tenant(config: GatewayConfig, name: str | None) -> TenantId:
+    """Return the tenant to which the calls are charged: ``name``, or the only one of gateway.yaml."""
+    tenants = [tenant.id for tenant in config.tenants]
+    if name in tenants or (not name and len(tenants) == 1):
+        return TenantId(name or tenants[0])
+    given = f"is {name!r}" if name else "is not set"
+    raise InvalidRequest(f"SPASS_TENANT {given}. It names the tenant to charge: one of {', '.join(tenants) or 'none'}.")
 
 
-def _check_vectors(reply: EmbeddingReply, count: int, model: ModelConfig | None) -> None:
-    """Raise BackendUnavailable if ``reply`` lacks the requested vectors: wrong vectors would corrupt an index permanently."""
-    if reply.count != count:
-        raise BackendUnavailable("The provider returned the wrong number of vectors.")
-    if model and model.dimensions is not None and reply.dimensions != model.dimensions:
-        raise BackendUnavailable("The provider returned vectors of the wrong dimension.")
-    if len(reply.data) != 4 * reply.count * reply.dimensions:
-        raise BackendUnavailable("The provider returned vectors of different lengths.")
-    # A sum of this many float32 numbers fits into a double, and any infinity or NaN makes the sum non-finite.
-    if not math.isfinite(sum(array("f", reply.data))):
-        raise BackendUnavailable("The provider returned vectors with infinite numbers or NaN.")
+def _read_dotenv(file: Path) -> None:
+    """Set the variables of ``file`` that the environment lacks."""
+    if file.is_file():
+        # Not an import statement: functions in AWS have neither such a file nor this package.
+        import_module("dotenv").load_dotenv(file)

@@ -232,8 +232,8 @@ class ManagedAgents:
             NoBackendAvailable: no backend serves the model.
             SandboxUnavailable, KindUnavailable: this gateway cannot run the kind.
         """
-        from spass.llm.backends import is_served
         from spass.managed.body import choice_of
+        from spass.models.backends import is_served
 
         spec = self._asker().agent(scope, choice_of(agent))
         self._engine().check(scope, spec)

@@ -10,12 +10,12 @@ from typing import Annotated, Final, cast
 
 from pydantic import BaseModel, Field, ValidationError
 
-from spass.aws.functions import FunctionAnswer, FunctionLost, FunctionThrottled, TenantFunction
 from spass.core.errors import SandboxUnavailable
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
 from spass.core.slots import Slots
 from spass.sandbox.child_process import MAX_LINES, MAX_OUTPUT, ChildFailed
+from spass.sandbox.tenant_function import FunctionAnswer, FunctionLost, FunctionThrottled, TenantFunction
 
 MAX_PAYLOAD: Final = 6 * 2**20
 """Bytes of the event of one invocation (https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html)."""

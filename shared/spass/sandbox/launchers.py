@@ -4,14 +4,17 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from spass.core.code_calls import Interpreter, Sandbox
 from spass.core.text_checks import end_sentence, suggest_name
 from spass.sandbox.none import NoSandbox
 
-if TYPE_CHECKING:  # these import asyncio's subprocesses and boto3, which only a call needs
+if TYPE_CHECKING:  # these import asyncio's subprocesses, which only a call needs
     from spass.sandbox.launcher import Launcher
+    from spass.sandbox.tenant_function import TenantFunction
+
+    ConnectFunction: TypeAlias = Callable[[str], TenantFunction]
 
 VARIABLE: Final = "SPASS_SANDBOX"
 FUNCTION_VARIABLE: Final = "SPASS_SANDBOX_FUNCTION"
@@ -44,9 +47,9 @@ class LaunchedSandbox:
         return TurnInterpreter(self._launcher, tenant_id, owner_id)
 
 
-def select_sandbox(environment: Mapping[str, str] = os.environ) -> Sandbox:
+def select_sandbox(environment: Mapping[str, str] = os.environ, connect: "ConnectFunction | None" = None) -> Sandbox:
     """Return the sandbox that ``SPASS_SANDBOX`` selects: ``lambda``, ``process``, ``container``, ``none``, or ``auto`` (the
-    default), the first of them that is available. This starts nothing.
+    default), the first of them that is available. This starts nothing. ``connect`` returns the function of a name.
 
     Raises:
         UnknownSandbox: the variable has another value.
@@ -57,7 +60,7 @@ def select_sandbox(environment: Mapping[str, str] = os.environ) -> Sandbox:
     reasons = []
     for name, select in _LAUNCHERS.items():
         if choice in (_AUTOMATIC, name):
-            selected = select(environment)
+            selected = select(environment, connect)
             if not isinstance(selected, str):
                 return LaunchedSandbox(name, selected)
             reasons.append(f"{name}: {selected}")
@@ -78,23 +81,24 @@ def chosen_launcher(environment: Mapping[str, str]) -> str:
     return choice
 
 
-def _select_lambda(environment: Mapping[str, str]) -> "Callable[[], Launcher] | str":
+def _select_lambda(environment: Mapping[str, str], connect: "ConnectFunction | None") -> "Callable[[], Launcher] | str":
     name = environment.get(FUNCTION_VARIABLE)
+    if connect is None:
+        return "this process calls no functions"
     if not name:
         return f"{FUNCTION_VARIABLE} names no function"
     if environment.get("AWS_ENDPOINT_URL") or environment.get("AWS_ENDPOINT_URL_LAMBDA"):
         return "an emulated function runs the code of all tenants in one unconfined process"
 
     def create() -> "Launcher":
-        from spass.aws.functions import TenantFunction
         from spass.sandbox.lambda_ import LambdaLauncher
 
-        return LambdaLauncher(TenantFunction(name))
+        return LambdaLauncher(connect(name))
 
     return create
 
 
-def _select_process(_: Mapping[str, str]) -> "Callable[[], Launcher] | str":
+def _select_process(_: Mapping[str, str], _connect: "ConnectFunction | None") -> "Callable[[], Launcher] | str":
     from spass.sandbox.landlock import missing_for_processes
 
     if missing := missing_for_processes():
@@ -108,7 +112,7 @@ def _select_process(_: Mapping[str, str]) -> "Callable[[], Launcher] | str":
     return create
 
 
-def _select_container(environment: Mapping[str, str]) -> "Callable[[], Launcher] | str":
+def _select_container(environment: Mapping[str, str], _connect: "ConnectFunction | None") -> "Callable[[], Launcher] | str":
     runtime = _find_runtime(environment)
     if runtime is None:
         return "neither docker nor podman is on the PATH; install one of them, and run `make sandbox-image`"
@@ -128,7 +132,7 @@ def _find_runtime(environment: Mapping[str, str]) -> str | None:
     return found[0 if has_daemon else -1] if found else None
 
 
-_LAUNCHERS: "Final[Mapping[str, Callable[[Mapping[str, str]], Callable[[], Launcher] | str]]]" = {
+_LAUNCHERS: "Final[Mapping[str, Callable[[Mapping[str, str], ConnectFunction | None], Callable[[], Launcher] | str]]]" = {
     "lambda": _select_lambda,
     "process": _select_process,
     "container": _select_container,

@@ -12,7 +12,7 @@ from spass.core.events import CallEvent
 from spass.core.ids import RequestId, TenantId, UserId
 from spass.core.messages import ToolCall
 from spass.core.time import Deadline
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.sandbox.launchers import select_sandbox
 from spass.tenancy.identity import Caller, Identity
 from spass.testing.aws import MemoryAws

@@ -7,7 +7,7 @@ import httpx
 from fastapi import APIRouter
 
 from spass.aws.clients import Aws
-from spass.llm.router import Router
+from spass.models.router import Router
 from spass.testing.model import ScriptedModel
 from spass.web.app import create_app
 from spass.web.services import Services, Settings

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
+from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
 
 DIMENSIONS: Final = 8
 USAGE: Final = TokenUsage(10, 5)

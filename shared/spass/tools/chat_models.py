@@ -9,8 +9,8 @@ from spass.calls.model_calls import ModelCalls
 from spass.calls.scope import Scope
 from spass.core.messages import Message
 from spass.core.think_filter import ThinkFilter
-from spass.llm.backends import is_served
-from spass.llm.types import ChatReply, ChatRequest, ReplyBuilder
+from spass.models.backends import is_served
+from spass.models.types import ChatReply, ChatRequest, ReplyBuilder
 from spass.tenancy.config import GatewayConfig, ModelConfig
 from spass.tools.base import ToolError
 

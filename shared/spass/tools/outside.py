@@ -16,8 +16,8 @@ from typing import Final, TypeAlias
 import httpx
 
 from spass.core.effects import Page
-from spass.llm.providers.decompression import iter_decompressed
-from spass.llm.providers.direct import DirectTransport
+from spass.models.providers.decompression import iter_decompressed
+from spass.models.providers.direct import DirectTransport
 from spass.tools.addresses import is_public
 from spass.tools.http import user_agent
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from spass.core.bus import EventBus
     from spass.core.code_calls import Sandbox
     from spass.limits.followers import Followers
-    from spass.llm.provider_keys import ProviderKeys
-    from spass.llm.router import Router
     from spass.managed.agents import ManagedAgents
     from spass.managed.run_turns import RunTurns
     from spass.managed.runner import ManagedRuns
@@ -41,6 +39,8 @@ if TYPE_CHECKING:
     from spass.managed.worker import RunWorker
     from spass.memory.operator import Operator
     from spass.memory.operator_memory import OperatorMemory
+    from spass.models.provider_keys import ProviderKeys
+    from spass.models.router import Router
     from spass.rag.index.cache import ObjectCache
     from spass.rag.index.embedding import Embedder
     from spass.rag.ingest.uploads import Uploads
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from spass.rag.write.writer import Writer
     from spass.redaction.redactor import Redactor
     from spass.runs.service import Runs
+    from spass.sandbox.tenant_function import TenantFunction
     from spass.sessions.compaction.jobs import CompactionJobs
     from spass.sessions.compaction.steps import CompactionSteps
     from spass.sessions.compaction.summary import Summarizer
@@ -132,7 +133,7 @@ class Services:
 
     @cached_property
     def config(self) -> "GatewayConfig":
-        from spass.llm.backends import check_backend
+        from spass.models.backends import check_backend
         from spass.tenancy.config import load_gateway_config
         from spass.tools.registry import TOOLS
 
@@ -162,8 +163,8 @@ class Services:
 
     @cached_property
     def keys(self) -> "ProviderKeys":
-        from spass.llm.backends import all_key_variables
-        from spass.llm.provider_keys import ProviderKeys
+        from spass.models.backends import all_key_variables
+        from spass.models.provider_keys import ProviderKeys
 
         return ProviderKeys(all_key_variables(self.config), self.settings.keys_path, self.aws.get_parameters)
 
@@ -173,7 +174,7 @@ class Services:
 
         A function that calls models does this while it starts, because SSM's quota allows only one read of each key.
         """
-        from spass.llm.backends import all_key_variables, key_variables, serves
+        from spass.models.backends import all_key_variables, key_variables, serves
 
         model, backends = self.config.defaults.embedding_model, self.config.llm.backends
         embedding = key_variables(backend for backend in backends if serves(backend, model))
@@ -182,7 +183,7 @@ class Services:
 
     @cached_property
     def router(self) -> "Router":
-        from spass.llm.router import Router
+        from spass.models.router import Router
 
         return Router(self.config.llm, self.config.models, self.keys.get, limits=lambda: self.aws.shared)
 
@@ -342,7 +343,10 @@ class Services:
     def sandbox(self) -> "Sandbox":
         from spass.sandbox.launchers import select_sandbox
 
-        return select_sandbox()
+        def connect(name: str) -> "TenantFunction":
+            return self.aws.function(name)
+
+        return select_sandbox(os.environ, connect)
 
     @cached_property
     def harnesses(self) -> "Harnesses | None":

@@ -12,7 +12,7 @@ from spass.calls.scope import Scope
 from spass.core.errors import DocumentNotFound, IndexNotFound, SpassError
 from spass.core.ids import DocumentId
 from spass.core.jobs import Job, body_of
-from spass.llm.types import EmbeddingReply
+from spass.models.types import EmbeddingReply
 from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.rag.ingest.publish import MAX_QUEUED_PARTS

@@ -12,7 +12,7 @@ from spass.core.time import Deadline
 from spass.limits.shard import Reservation
 from spass.limits.shard_state import Caps
 from spass.limits.shared_limit import SharedLimit
-from spass.llm.types import CallContext, ChatRequest
+from spass.models.types import CallContext, ChatRequest
 from spass.store.keys import backend_limit
 from spass.web.services import Services, Settings
 

@@ -14,7 +14,7 @@ from functions.rag.replace import replace_documents
 from spass.calls.scope import Scope
 from spass.core.ids import IndexId
 from spass.core.messages import TokenUsage
-from spass.llm.types import EmbeddingReply, pack_rows
+from spass.models.types import EmbeddingReply, pack_rows
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import NewDocument, WriteRequest

@@ -11,9 +11,9 @@ from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.core.events import Event, Nested, ToolCallFinished, ToolCallStarted
 from spass.core.messages import Message, TokenUsage, ToolCall
-from spass.llm.errors import AttemptFailed
-from spass.llm.router import Router
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.errors import AttemptFailed
+from spass.models.router import Router
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.tenancy.settings import Cascade
 from spass.testing.model import Answer, ScriptedModel
 from spass.tools.chat_models import ChatModels

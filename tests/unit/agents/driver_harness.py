@@ -27,7 +27,7 @@ from spass.core.events import (
 )
 from spass.core.json import dump
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolCallDelta
-from spass.llm.types import ChatDelta
+from spass.models.types import ChatDelta
 from tests.unit.tools.fakes import scope_for
 
 USAGE = TokenUsage(10, 1)

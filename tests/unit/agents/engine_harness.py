@@ -12,9 +12,9 @@ from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.core.events import Event
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall, ToolCallDelta
-from spass.llm.errors import AttemptFailed
-from spass.llm.router import Router
-from spass.llm.types import ChatDelta
+from spass.models.errors import AttemptFailed
+from spass.models.router import Router
+from spass.models.types import ChatDelta
 from spass.runs.run import Run, Work
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade

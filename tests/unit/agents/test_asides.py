@@ -11,7 +11,7 @@ from spass.core.effects import AssistantReply, CallError, Infer, user
 from spass.core.errors import UpstreamError
 from spass.core.messages import FinishReason
 from spass.core.time import Deadline
-from spass.llm.types import ChatDelta
+from spass.models.types import ChatDelta
 from tests.unit.virtual_time import virtual_time
 
 pytestmark = pytest.mark.anyio

@@ -21,7 +21,7 @@ from spass.core.effects import Infer
 from spass.core.events import collect
 from spass.core.json import dump_canonical
 from spass.core.messages import FinishReason, Json, ToolCallDelta
-from spass.llm.types import ChatDelta, collect_deltas
+from spass.models.types import ChatDelta, collect_deltas
 from spass.tools.base import Tool
 from spass.tools.toolbox import Toolbox
 from spass.tools.toolset import ToolClasses

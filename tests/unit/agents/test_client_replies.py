@@ -9,7 +9,7 @@ from spass.agents.kinds.server_tools import ServerToolsAgent
 from spass.core.effects import Infer
 from spass.core.events import Event, InferenceFinished, RefusalDelta, Token, ToolCallStarted, TurnFinished
 from spass.core.messages import FinishReason, ToolCall, ToolCallDelta
-from spass.llm.types import ChatDelta
+from spass.models.types import ChatDelta
 from tests.unit.agents.driver_harness import ScriptedWorld, check_events
 from tests.unit.tools.fakes import scope_for
 

@@ -19,8 +19,8 @@ from spass.core.errors import StorageUnavailable
 from spass.core.events import Event, Failed, TurnFinished, collect
 from spass.core.messages import FinishReason, TokenUsage
 from spass.core.time import Deadline
-from spass.llm.errors import BackendUnavailable
-from spass.llm.types import ChatDelta
+from spass.models.errors import BackendUnavailable
+from spass.models.types import ChatDelta
 from tests.unit.agents.delegate_harness import Company, Line, agent, audited_usage, nested_ends, nested_starts
 from tests.unit.agents.driver_harness import check_events
 from tests.unit.agents.engine_harness import says

@@ -19,7 +19,7 @@ GUIDE: Final = "docs/extending.md"
 REGISTRIES: Final = {
     "ToolEntry(": "shared/spass/tools/registry.py",
     "spass.agents.": "shared/spass/agents/kinds/registry.py",
-    "ProviderEntry(": "shared/spass/llm/provider_registry.py",
+    "ProviderEntry(": "shared/spass/models/provider_registry.py",
     "Route(": "infra/routes.py",
     "Worker(": "infra/workers.py",
 }
@@ -29,7 +29,7 @@ FILES: Final = {
     "shared/spass/agents/kinds/second_look.py",
     "shared/spass/agents/kinds/program.py",
     "tests/unit/agents/kinds/test_second_look.py",
-    "shared/spass/llm/providers/mistral.py",
+    "shared/spass/models/providers/mistral.py",
     "functions/tokens/whoami.py",
     "functions/workers/census.py",
 }

@@ -15,8 +15,8 @@ from spass.calls.scope import Scope
 from spass.core.errors import ContextLengthExceeded, ModelNotAllowed, SessionBusy, UpstreamRejected
 from spass.core.events import Failed, Token, collect
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
-from spass.llm.errors import BackendBadRequest, BackendContextLength
-from spass.llm.types import ChatDelta
+from spass.models.errors import BackendBadRequest, BackendContextLength
+from spass.models.types import ChatDelta
 from spass.sessions.imported import import_messages
 from tests.unit.agents.engine_harness import EngineHarness, agent, contents, says
 from tests.unit.tools.fakes import scope_for, table_of

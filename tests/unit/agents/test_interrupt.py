@@ -34,7 +34,7 @@ from spass.core.events import (
 )
 from spass.core.messages import FinishReason, Json, Message, Role, ToolCall
 from spass.core.time import Deadline
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.store.leases import LeaseLost, renewing
 from spass.testing.model import Answer
 from spass.tools.side_by_side import run_side_by_side

@@ -14,7 +14,7 @@ from spass.agents.interrupt import StopSignal, interruptible
 from spass.calls.pipeline import Calls
 from spass.core.events import Event, collect
 from spass.core.messages import FinishReason
-from spass.llm.router import Router
+from spass.models.router import Router
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve

@@ -13,13 +13,13 @@ from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.core.events import Event, Failed, InferenceFinished, Token, ToolCallFinished, ToolCallStarted, TurnFinished
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
-from spass.llm.router import Router
+from spass.models.router import Router
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
 from spass.tools.base import Tool
 from tests.unit.agents.engine_harness import agent
-from tests.unit.llm.wire_forms import SCRIPTS, WIRE_FORMS, WIRE_PATHS, WireScript
+from tests.unit.models.wire_forms import SCRIPTS, WIRE_FORMS, WIRE_PATHS, WireScript
 from tests.unit.tools.fakes import FakeReader, scope_for, toolbox_of
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 import httpx
 
-from tests.unit.llm.scripted_upstream import Answer, json_answer, text
+from tests.unit.models.scripted_upstream import Answer, json_answer, text
 
 HOST: Final = "models.internal.acme.example"
 PATH: Final = "/var/task/private/app.py"

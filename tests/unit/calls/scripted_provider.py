@@ -9,9 +9,9 @@ from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.core.ids import RequestId, TenantId, UserId
 from spass.core.messages import TokenUsage
-from spass.llm.errors import BackendUnavailable
-from spass.llm.router import Router
-from spass.llm.types import ChatDelta, EmbeddingReply, EmbeddingRequest, pack_rows
+from spass.models.errors import BackendUnavailable
+from spass.models.router import Router
+from spass.models.types import ChatDelta, EmbeddingReply, EmbeddingRequest, pack_rows
 from spass.store import keys
 from spass.store.attributes import Item
 from spass.store.tenant_store import TenantStore

@@ -19,9 +19,9 @@ from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Deadline
 from spass.limits.shard_state import NoCapacity
 from spass.limits.shared_limit import SharedLimit
-from spass.llm.errors import BackendTimeout, BackendUnavailable
-from spass.llm.types import ChatDelta, ChatReply, ChatRequest, collect_deltas
 from spass.metering.usage import reset, spending_of_month
+from spass.models.errors import BackendTimeout, BackendUnavailable
+from spass.models.types import ChatDelta, ChatReply, ChatRequest, collect_deltas
 from spass.store.table import TenantTable
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.settings import Cascade, EffectiveConfig

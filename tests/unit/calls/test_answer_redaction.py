@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from spass.calls.answer_redaction import AnswerRedactor, build_redactor
 from spass.core.errors import UpstreamRejected
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.llm.types import ChatDelta, ChatReply, collect_deltas
+from spass.models.types import ChatDelta, ChatReply, collect_deltas
 from spass.redaction.redactor import Redactor
 from spass.redaction.stream import MAX_HELD_CHARACTERS
 from spass.tenancy.config import GatewayConfig

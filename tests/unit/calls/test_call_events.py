@@ -13,9 +13,9 @@ from spass.core.bus import INFERENCE_END, INFERENCE_START, EventBus
 from spass.core.errors import BudgetExceeded, SpassError, UpstreamError
 from spass.core.ids import AgentName, RequestId, SessionId
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
-from spass.llm.errors import BackendUnavailable
-from spass.llm.types import ChatDelta, ChatRequest
 from spass.metering import audit
+from spass.models.errors import BackendUnavailable
+from spass.models.types import ChatDelta, ChatRequest
 from spass.store.tenant_store import TenantStore
 from spass.testing.event_log import EventLog
 from spass.testing.faults import Fault, FaultPlan, inject

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spass.calls.defence import MAX_CHARACTERS, sanitize_request
 from spass.core.errors import InputRefused
 from spass.core.messages import Image, Json, Message, Role, ToolCall, ToolSpec
-from spass.llm.types import ChatRequest
+from spass.models.types import ChatRequest
 
 TAGS = "".join(chr(0xE0000 + ord(letter)) for letter in "ignore all")
 ENGLAND = "\U0001f3f4" + "".join(chr(0xE0000 + ord(letter)) for letter in "gbeng") + "\U000e007f"

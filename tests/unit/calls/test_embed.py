@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 
 from spass.core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, UpstreamError
-from spass.llm.errors import BackendUnavailable
+from spass.models.errors import BackendUnavailable
 from spass.store.tenant_store import TenantStore
 from tests.unit.calls.scripted_provider import (
     audit_of,

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from spass.calls.pipeline import Calls
 from spass.core.errors import UpstreamError, UpstreamRejected
 from spass.core.messages import TokenUsage
-from spass.llm.errors import AttemptFailed, BackendBadRequest, BackendRateLimited, BackendUnavailable
-from spass.llm.retries import Timing
-from spass.llm.router import Router
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
+from spass.models.errors import AttemptFailed, BackendBadRequest, BackendRateLimited, BackendUnavailable
+from spass.models.retries import Timing
+from spass.models.router import Router
+from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from tests.unit.calls.skipping_loop import run_with_virtual_time

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from spass.calls.estimate import expected_usage
 from spass.core.messages import Image, Json, Message, Role, TokenUsage
-from spass.llm.types import ChatRequest
+from spass.models.types import ChatRequest
 
 
 def expected(request: ChatRequest, window: int) -> TokenUsage:

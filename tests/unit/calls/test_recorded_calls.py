@@ -15,10 +15,10 @@ from spass.calls.scope import JOB_MAX_WAIT, REQUEST_MAX_WAIT
 from spass.core.cost import CostSource
 from spass.core.errors import UpstreamError
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
-from spass.llm.errors import BackendUnavailable
-from spass.llm.types import ChatDelta, ChatRequest
 from spass.metering.audit import CallKind
 from spass.metering.usage import UsageQuery, usage
+from spass.models.errors import BackendUnavailable
+from spass.models.types import ChatDelta, ChatRequest
 from spass.store.invocation import ServiceCall
 from spass.store.tenant_store import TenantStore
 from spass.testing.faults import Fault, FaultPlan, inject

@@ -6,14 +6,14 @@ import pytest
 
 from spass.core.errors import SpassError
 from spass.core.ids import RequestId
-from spass.llm.router import Router
-from spass.llm.types import CallContext, ChatRequest, Provider
+from spass.models.router import Router
+from spass.models.types import CallContext, ChatRequest, Provider
 from spass.tenancy.config import BackendConfig, LlmConfig
 from spass.web.errors import envelope
 from tests.unit.calls.planted_secrets import BATCHES, PROVIDER_KEY, leaked_kinds, set_credentials, text_with_secrets
 from tests.unit.calls.provider_failures import FAILURES, HOST, OUR_NAMES
 from tests.unit.calls.test_answer_redaction import redactor
-from tests.unit.llm.scripted_upstream import CLASSES, QUESTION, Upstream, backend, context
+from tests.unit.models.scripted_upstream import CLASSES, QUESTION, Upstream, backend, context
 
 
 def response_body(provider: str, upstream: Upstream, *, stream: bool) -> str:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from spass.calls.text_calls import MAX_CHARACTERS, TextCallReader, text_call_reader
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCallDelta, ToolSpec
-from spass.llm.types import ChatDelta, ChatReply, ChatRequest, NamedTool, ToolChoice, collect_deltas
+from spass.models.types import ChatDelta, ChatReply, ChatRequest, NamedTool, ToolChoice, collect_deltas
 from spass.tenancy.config import ModelConfig
 
 NAMES = ("add", "weather")

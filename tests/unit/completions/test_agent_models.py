@@ -14,8 +14,8 @@ from spass.completions.agent_models import AgentModels
 from spass.completions.service import Completions
 from spass.core.errors import UpstreamError
 from spass.core.messages import FinishReason, ToolCallDelta
-from spass.llm.errors import BackendUnavailable
-from spass.llm.types import ChatDelta
+from spass.models.errors import BackendUnavailable
+from spass.models.types import ChatDelta
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.settings import Cascade
 from spass.testing.model import Deltas, in_turn

@@ -15,7 +15,7 @@ from spass.completions.augment import Augment, render_memory
 from spass.completions.service import Completions
 from spass.core.errors import StorageUnavailable
 from spass.core.messages import Json, Message, Role
-from spass.llm.types import ChatRequest
+from spass.models.types import ChatRequest
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from spass.completions.chat_request import ChatCompletionRequest
 from spass.core.messages import Image, Message, Role, ToolCall
-from spass.llm.types import NamedTool
+from spass.models.types import NamedTool
 
 ASK = {"model": "small", "messages": [{"role": "user", "content": "Hi"}]}
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}

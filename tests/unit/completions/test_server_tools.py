@@ -20,8 +20,8 @@ from spass.completions.messages import check_tool_answers
 from spass.completions.service import Completions
 from spass.core.errors import StorageUnavailable, UpstreamError
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCallDelta
-from spass.llm.errors import BackendUnavailable
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, NamedTool
+from spass.models.errors import BackendUnavailable
+from spass.models.types import CallContext, ChatDelta, ChatRequest, NamedTool
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade

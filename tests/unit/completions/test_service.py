@@ -14,8 +14,8 @@ from spass.completions.embeddings import EmbeddingsRequest
 from spass.completions.service import Completions
 from spass.core.errors import InvalidRequest, ModelNotAllowed, ModelNotFound, UpstreamError
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.llm.errors import BackendUnavailable
-from spass.llm.types import ChatDelta
+from spass.models.errors import BackendUnavailable
+from spass.models.types import ChatDelta
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade

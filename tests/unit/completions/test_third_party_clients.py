@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from spass.completions.chat_request import ChatCompletionRequest
 from spass.completions.embeddings import EmbeddingsRequest
 from spass.core.messages import Message, Role, ToolCall
-from spass.llm.types import ChatRequest
+from spass.models.types import ChatRequest
 
 Json = Any
 

@@ -9,8 +9,8 @@ from local.standin.wire import complete
 from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.calls.defence import sanitize_request
 from spass.core.effects import Answer, AssistantReply, Infer
-from spass.llm.providers.openai_wire import chat_body
-from spass.llm.types import ChatRequest
+from spass.models.providers.openai_wire import chat_body
+from spass.models.types import ChatRequest
 
 
 class Turn(NamedTuple):

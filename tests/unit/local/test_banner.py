@@ -12,6 +12,7 @@ from local.home import ROOT, Home
 from local.models import choose_models
 from local.ollama import Servers
 from local.signatures import AccessKey
+from spass.aws.functions import LambdaFunction
 from spass.core.code_calls import Sandbox
 from spass.sandbox.launchers import select_sandbox
 from spass.sandbox.none import NoSandbox
@@ -115,7 +116,7 @@ def test_it_says_why_code_does_not_run(shown: str) -> None:
 
 
 def test_it_names_the_sandbox_in_which_code_runs(tmp_path: Path) -> None:
-    shown = banner_of(MANY, tmp_path, sandbox=select_sandbox({"SPASS_SANDBOX_FUNCTION": "code"}))
+    shown = banner_of(MANY, tmp_path, sandbox=select_sandbox({"SPASS_SANDBOX_FUNCTION": "code"}, LambdaFunction))
     assert "  code that models write: runs in the sandbox lambda\n" in shown
 
 

@@ -11,7 +11,7 @@ import yaml
 from local.home import ROOT
 from local.models import ModelChoice, choose_models, overlay
 from local.ollama import Servers, find_servers
-from spass.llm.backends import serves
+from spass.models.backends import serves
 from spass.tenancy.config import BackendConfig, GatewayConfig, load_gateway_config
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
 

@@ -10,8 +10,8 @@ from spass.calls.datamark import NOTE
 from spass.calls.defence import sanitize_request
 from spass.completions.augment import render_memory
 from spass.core.messages import Message, Role, ToolCall
-from spass.llm.providers.openai_wire import chat_body
-from spass.llm.types import ChatRequest
+from spass.models.providers.openai_wire import chat_body
+from spass.models.types import ChatRequest
 
 DOCUMENTS = (
     '<retrieved index="berlin" for="the message that follows">\n'

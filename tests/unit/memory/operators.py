@@ -10,10 +10,10 @@ from spass.core.errors import UpstreamError
 from spass.core.ids import AgentName, OperatorId, SessionId, TenantId, UserId, new_id
 from spass.core.messages import TokenUsage
 from spass.core.time import timestamp
-from spass.llm.types import EmbeddingReply, pack_rows
 from spass.memory.operator import Operator
 from spass.memory.operator_memory import OperatorMemory
 from spass.memory.state import OperatorState, read_state, state_creation
+from spass.models.types import EmbeddingReply, pack_rows
 from spass.rag.index.embedding import Embedder
 from spass.rag.index.embedding_model import EmbeddingModel
 from spass.store.tenant_store import TenantStore

@@ -7,7 +7,7 @@ import pytest
 
 from spass.calls.scope import REQUEST_SECONDS, Scope
 from spass.core.effects import Keep, Recall
-from spass.llm.types import EmbeddingReply
+from spass.models.types import EmbeddingReply
 from tests.unit.memory.operators import LetterCalls, Operators
 from tests.unit.virtual_time import virtual_time
 

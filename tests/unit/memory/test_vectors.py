@@ -11,9 +11,9 @@ from spass.calls.scope import Scope
 from spass.core.effects import CallError, Keep, Recall, Recalled
 from spass.core.errors import UpstreamError
 from spass.core.time import Timestamp
-from spass.llm.types import EmbeddingReply
 from spass.memory.notes import StoredNote, note_digest, note_key
 from spass.memory.ranking import rank_by_meaning
+from spass.models.types import EmbeddingReply
 from spass.store.writes import Update
 from spass.testing.faults import Fault, FaultPlan, inject
 from tests.unit.memory.operators import NEWS, LetterCalls, Operators

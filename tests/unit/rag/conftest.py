@@ -11,7 +11,7 @@ from spass.aws.clients import Aws
 from spass.calls.scope import Scope
 from spass.core.ids import IndexId, RequestId, TenantId, random_suffix
 from spass.core.messages import TokenUsage
-from spass.llm.types import EmbeddingReply, pack_rows
+from spass.models.types import EmbeddingReply, pack_rows
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.documents import NewDocument
 from spass.store.invocation import ServiceCall

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from spass.aws.functions import InvokeResponse, TenantFunction
+from spass.aws.functions import InvokeResponse, LambdaFunction
 from spass.core.code_calls import CallReply, CodeRequest
 from spass.core.effects import Cell, CellResult, Queries
 from spass.core.errors import InternalError, SandboxUnavailable
@@ -33,7 +33,7 @@ OWNER = "a" * 64
 
 
 def open_turn(client: FunctionClient, limits: Limits = LIMITS) -> TurnInterpreter:
-    return TurnInterpreter(LambdaLauncher(TenantFunction("spass-code", lambda: client)), "tenant", OWNER, limits)
+    return TurnInterpreter(LambdaLauncher(LambdaFunction("spass-code", lambda: client)), "tenant", OWNER, limits)
 
 
 def cell(code: str, **values: Any) -> Cell:

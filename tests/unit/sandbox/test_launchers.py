@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from spass.aws.functions import LambdaFunction
 from spass.core.errors import SandboxUnavailable
 from spass.sandbox import launchers
 from spass.sandbox.landlock import missing_for_processes
@@ -34,7 +35,7 @@ def without_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_environment_selects_the_launcher(environment: Mapping[str, str], name: str) -> None:
     with record_process_starts() as starts:
-        sandbox = select_sandbox(environment)
+        sandbox = select_sandbox(environment, LambdaFunction)
     assert sandbox.name == name
     assert (sandbox.unavailable is None) == (name != "none")
     assert starts == []
@@ -42,8 +43,8 @@ def test_the_environment_selects_the_launcher(environment: Mapping[str, str], na
 
 def test_an_emulated_function_is_never_selected() -> None:
     emulated = {**FUNCTION, "AWS_ENDPOINT_URL": "http://127.0.0.1:4566"}
-    assert select_sandbox(emulated).name != "lambda"
-    assert "emulated" in (select_sandbox({**emulated, "SPASS_SANDBOX": "lambda"}).unavailable or "")
+    assert select_sandbox(emulated, LambdaFunction).name != "lambda"
+    assert "emulated" in (select_sandbox({**emulated, "SPASS_SANDBOX": "lambda"}, LambdaFunction).unavailable or "")
 
 
 @pytest.mark.skipif(missing_for_processes() is not None, reason=str(missing_for_processes()))
@@ -53,7 +54,7 @@ def test_a_linux_with_landlock_runs_code_in_processes() -> None:
 
 @pytest.mark.usefixtures("without_landlock")
 def test_without_anything_code_does_not_run_and_the_reason_says_why() -> None:
-    sandbox = select_sandbox({})
+    sandbox = select_sandbox({}, LambdaFunction)
     assert sandbox.name == "none"
     for reason in ("SPASS_SANDBOX_FUNCTION names no function", "the kernel has no Landlock", "neither docker nor podman"):
         assert reason in (sandbox.unavailable or "")

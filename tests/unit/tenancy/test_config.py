@@ -10,7 +10,7 @@ import pytest
 
 from local.models import TOKENS
 from spass.core.errors import ModelNotFound
-from spass.llm.backends import all_key_variables, check_backend, serves
+from spass.models.backends import all_key_variables, check_backend, serves
 from spass.tenancy.config import GatewayConfig, load_gateway_config
 from spass.tenancy.yaml_source import ConfigError
 

@@ -5,7 +5,7 @@ import pytest
 from spass.agents.kinds import AgentContext, NativeOpenHandsAgent, OrchestratorAgent, SimpleAgent
 from spass.core.errors import InternalError
 from spass.core.messages import ToolCallDelta
-from spass.llm.types import ChatDelta
+from spass.models.types import ChatDelta
 from spass.sandbox.landlock import missing_for_processes
 from spass.testing.driver import scripted_driver
 from spass.testing.model import ScriptedModel, in_turn

@@ -13,7 +13,7 @@ from spass.core.code_calls import Sandbox
 from spass.core.errors import IndexNotFound, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId, RequestId, TenantId, UserId
 from spass.core.time import now_s
-from spass.llm.types import EmbeddingReply
+from spass.models.types import EmbeddingReply
 from spass.rag.index.answers import Hit, QueryAnswer
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.embedding import Embedder

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from spass.llm.providers.direct import DirectTransport
+from spass.models.providers.direct import DirectTransport
 from spass.tools.outside import Fetcher
 
 PUBLIC = "93.184.216.34"

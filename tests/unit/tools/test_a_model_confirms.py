@@ -14,8 +14,8 @@ from spass.calls.pipeline import Calls
 from spass.core.events import ToolCallFinished
 from spass.core.ids import IndexId, UserId
 from spass.core.messages import FinishReason, Role, ToolCallDelta
-from spass.llm.router import Router
-from spass.llm.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
+from spass.models.router import Router
+from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 from spass.rag.index.documents import NewDocument
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade

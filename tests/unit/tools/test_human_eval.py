@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spass.aws.functions import TenantFunction
+from spass.aws.functions import LambdaFunction
 from spass.core.code_calls import Sandbox
 from spass.sandbox.lambda_ import LambdaLauncher
 from spass.sandbox.landlock import missing_for_processes
@@ -22,7 +22,7 @@ def of_processes() -> Sandbox:
 
 def of_functions() -> Sandbox:
     client = FunctionClient()
-    return LaunchedSandbox("lambda", lambda: LambdaLauncher(TenantFunction("spass-code", lambda: client)))
+    return LaunchedSandbox("lambda", lambda: LambdaLauncher(LambdaFunction("spass-code", lambda: client)))
 
 
 LAUNCHERS = [of_functions] if missing_for_processes() else [of_processes, of_functions]

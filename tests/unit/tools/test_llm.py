@@ -14,8 +14,8 @@ from spass.core.events import ToolProgress
 from spass.core.ids import TenantId
 from spass.core.messages import FinishReason, Json, Role, TokenUsage, ToolCall
 from spass.core.time import Deadline
-from spass.llm.errors import BackendBadRequest
-from spass.llm.types import ChatDelta
+from spass.models.errors import BackendBadRequest
+from spass.models.types import ChatDelta
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spass.core.effects import Page
-from spass.llm.providers import direct
+from spass.models.providers import direct
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
 from spass.tools import outside
 from tests.unit.certificates import self_signed

@@ -16,10 +16,10 @@ from spass.core.cost import NO_COST, Cost, CostSource
 from spass.core.effects import HarnessResult, HarnessSpec
 from spass.core.errors import UpstreamError, UpstreamTimeout
 from spass.core.messages import NO_TOKENS, Json, TokenUsage
-from spass.llm.router import RoutingRecord
 from spass.metering import audit
 from spass.metering.audit import CallKind
 from spass.metering.pricing import reported_price
+from spass.models.router import RoutingRecord
 from spass.redaction.stream import redact_secrets
 from spass.redaction.text import redact_members
 

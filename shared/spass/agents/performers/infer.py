@@ -6,7 +6,7 @@ from dataclasses import replace
 from spass.calls.model_calls import ModelCalls
 from spass.calls.scope import Scope
 from spass.core.effects import Infer
-from spass.llm.types import ChatDelta, ChatRequest
+from spass.models.types import ChatDelta, ChatRequest
 
 
 class InferPerformer:

@@ -25,8 +25,8 @@ from spass.core.errors import (
 from spass.core.json import replace_surrogates
 from spass.core.messages import FinishReason, Message, Role
 from spass.core.tasks import run_concurrently
-from spass.llm.retries import BACKENDS_LIMIT
-from spass.llm.types import ChatReply, ChatRequest, ReplyBuilder
+from spass.models.retries import BACKENDS_LIMIT
+from spass.models.types import ChatReply, ChatRequest, ReplyBuilder
 from spass.sessions.compaction.plan import CompactionPlan
 from spass.sessions.compaction.prompt import END, summary_instruction
 from spass.sessions.compaction.summary_record import Summary, parse_summary_message

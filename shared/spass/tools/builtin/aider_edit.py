@@ -10,7 +10,7 @@ from spass.calls.scope import Scope
 from spass.calls.worker_thread import run_in_worker_thread
 from spass.core.messages import CUT_OFF, Json, Message
 from spass.core.text_checks import reject_blank
-from spass.llm.types import ChatReply
+from spass.models.types import ChatReply
 from spass.tools.agent_workspace import AgentWorkspace
 from spass.tools.base import CallResult, Tool, ToolError
 from spass.tools.chat_models import ChatModels

@@ -9,7 +9,7 @@ from spass.calls.scope import Scope
 from spass.core.errors import InvalidInput
 from spass.core.messages import FinishReason, Json, Message, Role
 from spass.core.text_checks import reject_blank
-from spass.llm.types import ChatReply
+from spass.models.types import ChatReply
 from spass.tools.base import Tool, ToolError
 from spass.tools.chat_models import ChatModels
 

@@ -16,7 +16,7 @@ from spass.core.events import CallEvent, Nested, ToolCallFinished, ToolCallStart
 from spass.core.ids import AgentName, ApprovalId
 from spass.core.messages import Json, Message, Role, ToolCall
 from spass.core.time import Deadline
-from spass.llm.types import ChatDelta
+from spass.models.types import ChatDelta
 from tests.simulated.interpreter import InProcessSandbox
 from tests.unit.tools.fakes import scope_for, table_of
 

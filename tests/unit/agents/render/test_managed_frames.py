@@ -28,7 +28,7 @@ from spass.core.messages import FinishReason, Message, Role, ToolCall, ToolCallD
 from spass.core.outcome import AgentRun, TurnOutcome
 from spass.core.time import Deadline, Timestamp
 from spass.journal.frames import Frame
-from spass.llm.types import ChatDelta
+from spass.models.types import ChatDelta
 from tests.unit.agents.driver_harness import USAGE, ScriptedReply, ScriptedWorld, echo
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ from spass.core.time import Deadline
 from spass.jobs.background import background_handler
 from spass.jobs.dispatch import Dispatcher
 from spass.jobs.messages import parse
-from spass.llm.types import EmbeddingReply, pack_rows
+from spass.models.types import EmbeddingReply, pack_rows
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.catalog import describe_index
 from spass.rag.ingest.settings import IngestSettings

@@ -10,7 +10,7 @@ from spass.core.errors import IndexNotFound, UpstreamError, UpstreamRejected
 from spass.core.ids import DocumentId, IndexId, TenantId, UploadId
 from spass.core.jobs import IngestUpload, body_of
 from spass.core.time import Deadline, now_s
-from spass.llm.types import EmbeddingReply
+from spass.models.types import EmbeddingReply
 from spass.rag.ingest.lease import Receiver
 from spass.rag.ingest.parts import lease_part
 from spass.rag.ingest.plan import Position
@@ -333,7 +333,7 @@ async def test_a_failed_upload_counts_in_the_limit_of_queued_parts_for_at_most_a
     await publish_parts(harness.store, stale)
     harness.receive()
     tomorrow = now_s() + 24 * 3600
-    for room in ("aws.table", "rag.ingest.publish"):
+    for room in ("store.table", "rag.ingest.publish"):
         monkeypatch.setattr(f"spass.{room}.now_s", lambda: tomorrow)
     await plan_upload(harness, "other/a.jsonl")
     assert len(harness.receive()) == MAX_QUEUED_PARTS

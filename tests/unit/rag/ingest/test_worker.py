@@ -12,7 +12,7 @@ from spass.core.errors import IndexNotFound, RateLimited, TooManyDocuments, Upst
 from spass.core.ids import DocumentId, IndexId
 from spass.core.jobs import Delivery
 from spass.core.time import Deadline, now_s
-from spass.llm.types import EmbeddingReply
+from spass.models.types import EmbeddingReply
 from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.testing.faults import Crash, Fault, FaultPlan, inject

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from spass.aws.clients import Aws
 from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import Json, TokenUsage
-from spass.llm.types import EmbeddingReply, pack_rows
+from spass.models.types import EmbeddingReply, pack_rows
 from spass.rag.index.answers import QueryAnswer
 from spass.rag.index.documents import NewDocument
 from spass.rag.index.embedding import normalise

@@ -15,7 +15,7 @@ from spass.core.errors import (
 )
 from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import TokenUsage
-from spass.llm.types import EmbeddingReply, pack_rows
+from spass.models.types import EmbeddingReply, pack_rows
 from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import NewDocument
 from spass.testing.faults import inject

@@ -7,9 +7,9 @@ from typing import Any, Final
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.core.messages import FinishReason, Message, Role, ToolCall, ToolCallDelta
-from spass.llm import errors as llm
-from spass.llm.router import Router
-from spass.llm.types import ChatDelta, ChatRequest
+from spass.models import errors as llm
+from spass.models.router import Router
+from spass.models.types import ChatDelta, ChatRequest
 from spass.sessions.compaction.summary import Summarizer
 from spass.sessions.compaction.summary_record import Summary
 from spass.tenancy.config import GatewayConfig

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from spass.calls.scope import Scope
 from spass.core.errors import ModelNotAllowed
 from spass.core.messages import FinishReason, Message, Role
-from spass.llm import errors as llm
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models import errors as llm
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.sessions.compaction.summary import MAX_SUMMARY_CHARACTERS
 from spass.store.tenant_store import TenantStore
 from spass.testing.model import Answer, ScriptedModel

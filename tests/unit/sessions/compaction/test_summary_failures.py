@@ -9,8 +9,8 @@ import pytest
 from spass.core.errors import BudgetExceeded, RateLimited, RecursionDepthExceeded, SpassError, StorageUnavailable, SummaryFailed
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Deadline
-from spass.llm import errors as llm
-from spass.llm.types import CallContext, ChatDelta, ChatRequest
+from spass.models import errors as llm
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.store.tenant_store import TenantStore
 from spass.testing.faults import Fault, FaultPlan, inject
 from spass.testing.model import Answer, ScriptedModel

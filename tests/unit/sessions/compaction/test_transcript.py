@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spass.calls.defence import sanitize_request
 from spass.core.messages import Message, Role, ToolCall
-from spass.llm.types import ChatRequest
+from spass.models.types import ChatRequest
 from spass.sessions.compaction.transcript import MIN_PART_BYTES, Line, join_lines, pack_lines, transcript_lines
 from tests.unit.sessions.compaction.summary_models import read
 

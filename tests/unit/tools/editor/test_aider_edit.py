@@ -11,7 +11,7 @@ import pytest
 from spass.calls.scope import ReportProgress
 from spass.core.messages import FinishReason, Json, Message, Role
 from spass.core.time import Deadline
-from spass.llm.types import ChatDelta
+from spass.models.types import ChatDelta
 from spass.testing.model import ScriptedModel
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult
 from spass.tools.editor.texts import MAX_EDIT_LINES

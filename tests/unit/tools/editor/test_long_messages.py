@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.core.messages import Message, Role
-from spass.llm.types import CallContext, ChatRequest
+from spass.models.types import CallContext, ChatRequest
 from spass.tools.editor.aider import AiderEditor
 from spass.tools.editor.long_messages import divide_long_messages
 from spass.tools.editor.texts import MAX_EDIT_BYTES

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import pytest
 
-from spass.llm.types import CallContext, ChatRequest
+from spass.models.types import CallContext, ChatRequest
 from spass.testing.model import ScriptedModel
 from spass.tools.editor.aider import AiderEditor
 from spass.tools.grants import EditorSettings

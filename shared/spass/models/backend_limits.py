@@ -1,0 +1,90 @@
+"""Enforce the limits of backends across all workers, and measure how busy backends are."""
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+
+from spass.core.errors import StorageUnavailable
+from spass.limits.shard import LimitTable, Reservation, renew_while_running
+from spass.limits.shard_state import Caps, NoCapacity
+from spass.limits.shared_limit import SharedLimit, new_call_id
+from spass.models.attempt import Attempt
+from spass.models.backends import DEFAULT_MAX_CONNECTIONS
+from spass.models.errors import BackendLimitReached, BackendLimitUnknown
+from spass.store.keys import backend_limit
+from spass.tenancy.config import BackendConfig
+
+
+class BackendLimits:
+    """Reserve calls at backends, one instance per process. A backend without limits needs no call to the table."""
+
+    def __init__(self, table: Callable[[], LimitTable] | None, *, clock: Callable[[], float] = time.time) -> None:
+        self._table = table
+        self._clock = clock
+        self._limits: dict[str, SharedLimit] = {}
+        self._active: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def reservation(self, backend: BackendConfig, attempt: Attempt, seconds: float) -> AsyncIterator[None]:
+        """Reserve one call at ``backend`` while the body runs, and settle the tokens of ``attempt`` when it ends.
+
+        Raises:
+            BackendLimitReached: the limit has no room.
+            BackendLimitUnknown: the limit could not be read within ``seconds``.
+        """
+        hold = await self._reserve(backend, attempt.expected_usage.total_tokens, seconds)
+        with self._count_active(backend.name):
+            if hold is None:
+                yield
+                return
+            try:
+                async with renew_while_running(hold):
+                    yield
+            finally:
+                await hold.settle(tokens=attempt.usage.total_tokens)
+
+    async def load(self, backend: BackendConfig) -> float:
+        """Return the calls in flight at ``backend`` divided by its concurrency limit.
+
+        Count the calls of all workers, or only those of this worker if the table cannot be read.
+        """
+        active = self._active[backend.name]
+        if backend.max_concurrent is None:
+            return active / DEFAULT_MAX_CONNECTIONS
+        if limit := self._limit(backend):
+            with suppress(StorageUnavailable):  # use this worker's own count
+                active = max(active, await limit.count_in_flight())
+        return active / backend.max_concurrent
+
+    async def _reserve(self, backend: BackendConfig, tokens: int, seconds: float) -> Reservation | None:
+        limit = self._limit(backend)
+        if limit is None:
+            return None
+        try:
+            answer = await limit.reserve(new_call_id(), tokens=tokens, seconds=seconds)
+        except StorageUnavailable as error:
+            raise BackendLimitUnknown(error.message) from error
+        if isinstance(answer, NoCapacity):
+            raise BackendLimitReached(
+                "The backend has no capacity left.", room_after=answer.retry_after, is_estimate=answer.by == "concurrent"
+            )
+        return answer
+
+    @contextmanager
+    def _count_active(self, name: str) -> Iterator[None]:
+        self._active[name] += 1
+        try:
+            yield
+        finally:
+            self._active[name] -= 1
+
+    def _limit(self, backend: BackendConfig) -> SharedLimit | None:
+        caps = Caps(tokens_per_minute=backend.rate_limit_tpm, concurrent=backend.max_concurrent)
+        if self._table is None or caps == Caps():
+            return None
+        if backend.name not in self._limits:
+            partition = partial(backend_limit, backend.name)
+            self._limits[backend.name] = SharedLimit(self._table(), partition, caps, clock=self._clock)
+        return self._limits[backend.name]

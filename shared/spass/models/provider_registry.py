@@ -1,0 +1,30 @@
+"""List the model providers: each name that ``gateway.yaml`` may use as ``provider``, with its class.
+
+The list has the paths of the classes: ``llm.providers`` imports a class at its first use.
+"""
+
+from typing import Final, NamedTuple
+
+
+class ProviderEntry(NamedTuple):
+    """A provider.
+
+    ``class_path`` is ``module:Class``. ``key_variable`` is the environment variable with its key, unless the backend names
+    another (None: the provider needs no key). A model whose name starts with one of ``model_prefixes`` belongs to this provider.
+    """
+
+    class_path: str
+    key_variable: str | None = None
+    model_prefixes: tuple[str, ...] = ()
+
+
+PROVIDERS: Final[dict[str, ProviderEntry]] = {
+    "xai": ProviderEntry("spass.models.providers.xai:Xai", "XAI_API_KEY", ("grok-",)),
+    "anthropic": ProviderEntry("spass.models.providers.anthropic:Anthropic", "ANTHROPIC_API_KEY", ("claude-",)),
+    "openai": ProviderEntry("spass.models.providers.openai:OpenAi", "OPENAI_API_KEY", ("gpt-", "o1-", "o3-")),
+    "ollama": ProviderEntry("spass.models.providers.ollama:Ollama"),
+    "bedrock": ProviderEntry("spass.models.providers.bedrock:Bedrock"),
+    "embedded": ProviderEntry("spass.models.providers.embedded:EmbeddedProvider", model_prefixes=("all-minilm-l6-v2",)),
+}
+DEFAULT_PROVIDER: Final = "ollama"
+"""The provider of models whose names match no ``model_prefixes``."""

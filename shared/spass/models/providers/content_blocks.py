@@ -1,0 +1,150 @@
+"""Write conversations in the form of Anthropic and Bedrock: user and assistant alternate, a message is a list of blocks."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from spass.core.json import InvalidJson, read_object
+from spass.core.messages import Image, Json, Message, Role, ToolCall, ToolSpec
+from spass.models.types import ChatRequest
+
+Block = dict[str, Json]
+
+_SUMMARY_PLACEHOLDER: Final = "(The conversation so far was summarised.)"
+_EMPTY_PLACEHOLDER: Final = "(Begin.)"
+_DISALLOWED: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_MAX_NAME: Final = 64
+_STEM: Final = 54  # characters of an id before its number
+_DATA_URL: Final = re.compile(r"data:image/(\w+);base64,(.*)", re.DOTALL)
+
+
+class InlineImage(NamedTuple):
+    """A picture in base64, and its format: png, jpeg, gif or webp."""
+
+    format: str
+    data: str
+
+
+def inline_image(image: Image) -> InlineImage | None:
+    """Return the picture of a ``data:`` URL, or None for another URL."""
+    match = _DATA_URL.fullmatch(image.url)
+    return InlineImage(match[1], match[2]) if match else None
+
+
+def message_blocks(message: Message, text: Callable[[str], Block], picture: Callable[[Image], Block]) -> list[Block]:
+    """Return the texts and pictures of ``message`` as blocks, without its tool calls.
+
+    These formats refuse a blank text, and a last assistant message that ends with white space.
+    """
+    parts = message.parts or (message.content.rstrip() if message.role is Role.ASSISTANT else message.content,)
+    return [picture(part) if isinstance(part, Image) else text(part) for part in parts if isinstance(part, Image) or part.strip()]
+
+
+def alternate_roles(
+    messages: Sequence[Message], blocks_of: Callable[[Message, "ToolCallIds"], list[Block]], text: Callable[[str], Block]
+) -> list[Json]:
+    """Return the conversation without system messages. User and assistant alternate, and the user is first.
+
+    Successive tool results become one user message. An empty conversation gets a placeholder: OpenAI accepts it, but these
+    formats refuse it.
+    """
+    turns: list[tuple[str, list[Json]]] = []
+    ids = ToolCallIds()
+    for message in messages:
+        if message.role is Role.SYSTEM:
+            continue
+        role = "assistant" if message.role is Role.ASSISTANT else "user"
+        blocks = blocks_of(message, ids)
+        if turns and turns[-1][0] == role:
+            turns[-1][1].extend(blocks)
+        elif blocks:
+            turns.append((role, list(blocks)))
+    if not turns or turns[0][0] == "assistant":
+        turns.insert(0, ("user", [text(_SUMMARY_PLACEHOLDER if turns else _EMPTY_PLACEHOLDER)]))
+    return [{"role": role, "content": blocks} for role, blocks in turns]
+
+
+class RewrittenCall(NamedTuple):
+    """A tool call with an id, a name and arguments that these formats allow."""
+
+    id: str
+    name: str
+    arguments: Json
+
+
+class ToolCallIds:
+    """Rewrite the ids of a conversation's tool calls to unique ids of characters that these formats allow.
+
+    Another provider may have numbered the calls of each answer from 1, or used ids that differ only in disallowed characters.
+    """
+
+    def __init__(self) -> None:
+        self._used_ids: set[str] = set()
+        self._numbers: dict[str, int] = {}  # stem -> the last number appended to it
+        self._calls_without_result: dict[str, list[str]] = {}  # calls of the last message with calls: id -> rewritten ids
+
+    def rewrite_calls(self, calls: Sequence[ToolCall]) -> list[RewrittenCall]:
+        """Return the calls of the next message with rewritten ids."""
+        self._calls_without_result = {}
+        rewritten = [RewrittenCall(self._new_id(call.id), sanitize_name(call.name), arguments_of(call)) for call in calls]
+        for call, new in zip(calls, rewritten, strict=True):
+            self._calls_without_result.setdefault(call.id, []).append(new.id)
+        return rewritten
+
+    def for_result(self, identity: str) -> str:
+        """Return the rewritten id of the call that a result answers."""
+        names = self._calls_without_result.get(identity)
+        return names.pop(0) if names else self._new_id(identity)
+
+    def _new_id(self, identity: str) -> str:
+        allowed = name = sanitize_name(identity)
+        stem = allowed[:_STEM]
+        while name in self._used_ids:
+            self._numbers[stem] = number = self._numbers.get(stem, 1) + 1
+            name = f"{stem}_{number}"
+        self._used_ids.add(name)
+        return name
+
+
+def sanitize_name(name: str) -> str:
+    """Return a tool name or an id with only the characters and the length that these formats allow."""
+    return _DISALLOWED.sub("_", name)[:_MAX_NAME] or "_"
+
+
+def arguments_of(call: ToolCall) -> Json:
+    """Return the arguments as an object, which these formats require.
+
+    Put arguments that are not a JSON object into one as a string. Otherwise every later call of the conversation would fail.
+    """
+    try:
+        return read_object(call.arguments if call.arguments.strip() else "{}")
+    except InvalidJson:
+        return {"not_an_object": call.arguments}
+
+
+def tools_from_history(messages: Sequence[Message]) -> list[ToolSpec]:
+    """Return definitions that accept any parameters for the tools that ``messages`` call."""
+    names = {sanitize_name(call.name) for message in messages for call in message.tool_calls}
+    return [ToolSpec(name, "", {"type": "object"}) for name in sorted(names)]
+
+
+def system_texts(request: ChatRequest) -> list[str]:
+    """Return all system messages, and an instruction to write JSON if the format has no field for that."""
+    texts = [message.content for message in request.messages if message.role is Role.SYSTEM]
+    response_format = request.response_format or {}
+    if strict_schema(request) is None and response_format.get("type") in {"json_object", "json_schema"}:
+        texts.append("Answer with one JSON value and nothing else: no prose, no code fence.")
+        schema = response_format.get("json_schema")
+        if isinstance(schema, Mapping) and schema.get("schema"):
+            texts.append("It must match this JSON Schema: " + json.dumps(schema["schema"], ensure_ascii=False))
+    return [text for text in texts if text.strip()]
+
+
+def strict_schema(request: ChatRequest) -> Mapping[str, Json] | None:
+    """Return the ``strict`` ``json_schema`` of the request, if any, which the provider enforces or refuses.
+
+    A schema that is not strict becomes an instruction (``system_texts``), which every model understands.
+    """
+    schema = (request.response_format or {}).get("json_schema")
+    return schema if isinstance(schema, Mapping) and schema.get("strict") and schema.get("schema") else None

@@ -1,0 +1,266 @@
+"""Send requests to one backend, limit the time and the bytes of its answers, and translate every error into ``AttemptFailed``."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from typing import Final, TypeVar
+
+import httpx
+
+from spass.core.json import dump_bytes
+from spass.core.messages import Json
+from spass.core.time import Deadline
+from spass.models.backends import DEFAULT_MAX_CONNECTIONS
+from spass.models.errors import (
+    AttemptFailed,
+    BackendAuthError,
+    BackendBadRequest,
+    BackendTimeout,
+    BackendUnavailable,
+    BackendUnreachable,
+)
+from spass.models.providers.decompression import iter_decompressed
+from spass.models.providers.error_responses import error_from_response
+from spass.models.providers.sse import EventTooLong, StreamParser
+from spass.models.providers.transports import track_sent, transport_to
+from spass.models.types import CallContext
+from spass.tenancy.config import BackendConfig
+
+E = TypeVar("E")
+
+CONNECT_SECONDS: Final = 5.0
+MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
+MAX_ERROR_BYTES: Final = 64 * 1024
+
+_ERROR_SECONDS: Final = 5.0  # to read the body of an error answer
+_DRAIN_SECONDS: Final = 0.25  # to read the bytes after the last event, so that the connection can be reused
+_DEFAULT_HEADERS: Final = {
+    "Accept": "*/*",
+    "Accept-Encoding": "gzip",  # servers disagree about the format of "deflate"
+    "User-Agent": "spass",
+    "Content-Type": "application/json",
+}
+
+# These libraries log the address of every request at INFO, and the headers with the key at DEBUG.
+for _logger in ("httpx", "httpcore"):
+    logging.getLogger(_logger).setLevel(logging.WARNING)
+
+
+@contextmanager
+def translate_errors() -> Iterator[None]:
+    """Raise errors of httpx and timeouts of asyncio as ``AttemptFailed``."""
+    try:
+        yield
+    except (httpx.TimeoutException, TimeoutError) as error:
+        raise BackendTimeout("The provider did not answer in time.") from error
+    except (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.InvalidURL, httpx.CookieConflict, UnicodeError) as error:
+        raise BackendAuthError("The provider cannot be called as it is configured.") from error
+    except httpx.ConnectError as error:
+        raise BackendUnreachable("The provider could not be reached.") from error
+    except (httpx.HTTPError, httpx.StreamError) as error:
+        raise BackendUnavailable("The connection to the provider broke off.") from error
+
+
+def malformed_response(reason: str) -> BackendUnavailable:
+    """Return the failure for an answer that violates the protocol. ``reason`` must not quote the answer."""
+    return BackendUnavailable(f"The provider's answer could not be read: {reason}.")
+
+
+class Connection:
+    """Send requests to one backend.
+
+    Each request has ``headers``, which may include the key; ``auth`` may sign requests instead. Callers must never see
+    ``secrets``. Connections belong to one event loop; if a process starts another event loop, it opens new connections. Requests
+    go to the transport without an ``httpx.AsyncClient``, which would add cookies and redirects.
+    """
+
+    def __init__(
+        self,
+        backend: BackendConfig,
+        base_url: str,
+        headers: Mapping[str, str],
+        *,
+        key: str | None = None,
+        auth: httpx.Auth | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._backend = backend
+        self._auth = auth
+        self._base_url = base_url.rstrip("/")
+        self._headers = headers
+        self.secrets = _secrets(self._base_url, key)
+        self._transport = transport
+        self._urls: dict[str, httpx.URL] = {}
+        self._open_transport: httpx.AsyncBaseTransport | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._free_slots = asyncio.Semaphore()
+
+    async def post(self, path: str, body: Mapping[str, Json], context: CallContext, *, generates: bool = False) -> bytes:
+        """Return the whole body of a successful answer.
+
+        With ``generates``, a model writes the whole answer before the first byte arrives. Then only the backend's ``timeout``
+        (if set) and the deadline limit the wait.
+        """
+        read_timeout = self._backend.timeout if generates else self._backend.read_timeout
+        async with self._answer(path, body, context, read_timeout) as answer:
+            return await answer.read(MAX_RESPONSE_BYTES)
+
+    async def stream(
+        self,
+        path: str,
+        body: Mapping[str, Json],
+        context: CallContext,
+        *,
+        parser: StreamParser[E],
+        is_last: Callable[[E], bool],
+    ) -> AsyncGenerator[E, None]:
+        """Yield the events of a successful answer up to the one that ``is_last``, or up to the end of the body."""
+        exchange = self._answer(path, body, context, self._backend.read_timeout)
+        async with exchange as answer, aclosing(answer.chunks(MAX_RESPONSE_BYTES)) as chunks:
+            try:
+                async for chunk in chunks:
+                    for event in parser.feed(chunk):
+                        yield event
+                        if is_last(event):
+                            with suppress(AttemptFailed, TimeoutError):
+                                async with asyncio.timeout(_DRAIN_SECONDS):
+                                    await answer.read(MAX_ERROR_BYTES)
+                            return
+                for event in parser.close():
+                    yield event
+            except EventTooLong as error:
+                raise malformed_response("an event does not end") from error
+
+    async def aclose(self) -> None:
+        if self._open_transport is not None:
+            await self._open_transport.aclose()
+            self._open_transport = None
+
+    @asynccontextmanager
+    async def _answer(
+        self, path: str, body: Mapping[str, Json], context: CallContext, read_timeout: float | None
+    ) -> AsyncIterator["_Response"]:
+        """Send a request and yield its successful answer, whose body has not been read."""
+        try:
+            content = dump_bytes(body)
+        except ValueError as error:
+            raise BackendBadRequest("The request holds a number that JSON cannot write.") from error
+        async with self._connected(context) as transport:
+            with translate_errors():
+                seconds = _seconds_left(read_timeout, context.deadline)
+                request = await self._request(path, content, context, seconds)
+                with track_sent(request, context.attempt):
+                    async with asyncio.timeout(seconds):
+                        response = await transport.handle_async_request(request)
+            answer = _Response(response, read_timeout, context.deadline)
+            try:
+                if not response.is_success:
+                    raise await self._failure(response, answer, context)
+                context.attempt.sent = True
+                yield answer
+            finally:
+                with suppress(httpx.HTTPError):
+                    await response.aclose()
+
+    async def _request(self, path: str, content: bytes, context: CallContext, seconds: float) -> httpx.Request:
+        if path not in self._urls:
+            self._urls[path] = httpx.URL(self._base_url + path)
+        headers = {**_DEFAULT_HEADERS, **context.headers, **self._headers}
+        timeout = httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds))
+        request = httpx.Request(
+            "POST", self._urls[path], headers=headers, content=content, extensions={"timeout": timeout.as_dict()}
+        )
+        if self._auth is None:
+            return request
+        async with aclosing(self._auth.async_auth_flow(request)) as signing:
+            return await anext(signing)
+
+    @asynccontextmanager
+    async def _connected(self, context: CallContext) -> AsyncIterator[httpx.AsyncBaseTransport]:
+        """Wait for one of the backend's ``max_concurrent`` connections, until the deadline, and yield the transport."""
+        with translate_errors():
+            loop = asyncio.get_running_loop()
+            if self._open_transport is None or self._loop is not loop:
+                self._free_slots = asyncio.Semaphore(self._backend.max_concurrent or DEFAULT_MAX_CONNECTIONS)
+                self._open_transport = self._transport or transport_to(self._base_url)
+                self._loop = loop
+            transport, free_slots = self._open_transport, self._free_slots
+            async with asyncio.timeout(context.deadline.remaining()):
+                await free_slots.acquire()
+        try:
+            yield transport
+        finally:
+            free_slots.release()
+
+    async def _failure(self, response: httpx.Response, answer: "_Response", context: CallContext) -> AttemptFailed:
+        body = b""
+        try:
+            with suppress(AttemptFailed, TimeoutError):
+                async with asyncio.timeout(_ERROR_SECONDS):
+                    body = await answer.read(MAX_ERROR_BYTES)
+        finally:
+            failure = error_from_response(response.status_code, response.headers, body, secrets=self.secrets)
+            # A proxy timed out, but the model may have written its answer, which is billed. That is also true for a caller that
+            # is cancelled while the body is read.
+            context.attempt.sent |= isinstance(failure, BackendTimeout)
+        return failure
+
+
+class _Response:
+    """The body of an answer whose status and headers have arrived."""
+
+    def __init__(self, response: httpx.Response, read_timeout: float | None, deadline: Deadline) -> None:
+        self._pieces = _iter_body(response)
+        self._read_timeout = read_timeout
+        self._deadline = deadline
+
+    async def chunks(self, limit: int) -> AsyncGenerator[bytes, None]:
+        """Yield the body in pieces, decompressed, up to ``limit`` bytes.
+
+        The clock runs only while waiting for the provider: a slow reader must not time out.
+        """
+        size = 0
+        with translate_errors():
+            while True:
+                async with asyncio.timeout(_seconds_left(self._read_timeout, self._deadline)):
+                    piece = await anext(self._pieces, None)
+                if piece is None:
+                    return
+                size += len(piece)
+                if size > limit:
+                    raise malformed_response("it is too long")
+                yield piece
+
+    async def read(self, limit: int) -> bytes:
+        async with aclosing(self.chunks(limit)) as chunks:
+            return b"".join([chunk async for chunk in chunks])
+
+
+def _iter_body(response: httpx.Response) -> AsyncIterator[bytes]:
+    """Return an iterator over the body, decompressed."""
+    if isinstance(response.stream, httpx.AsyncByteStream) and "content-encoding" not in response.headers:
+        return aiter(response.stream)
+    return iter_decompressed(response)
+
+
+def _seconds_left(read_timeout: float | None, deadline: Deadline) -> float:
+    """Return the seconds to wait for the next bytes: at most ``read_timeout``, if it is set, and not beyond ``deadline``.
+
+    Raises:
+        BackendTimeout: the deadline has passed.
+    """
+    seconds = deadline.remaining()
+    if seconds <= 0:
+        raise BackendTimeout("The provider did not answer in time.")
+    return seconds if read_timeout is None else min(read_timeout, seconds)
+
+
+def _secrets(base_url: str, key: str | None) -> tuple[str, ...]:
+    """Return the key and the backend's address, with and without its port."""
+    try:
+        url = httpx.URL(base_url)
+    except httpx.InvalidURL:
+        return (key,) if key else ()
+    address = url.netloc.decode("ascii", errors="replace")
+    return tuple(dict.fromkeys(filter(None, (key, base_url, address, url.host))))

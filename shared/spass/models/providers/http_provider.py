@@ -1,0 +1,157 @@
+"""Call chat models over HTTP, the same for every wire format: send a request, and read its answer whole or as a stream."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from functools import cached_property
+from typing import Generic, Protocol, TypeVar
+
+import httpx
+
+from spass.core.messages import Json
+from spass.models.errors import BackendCannotStream
+from spass.models.providers.http import Connection
+from spass.models.providers.sse import StreamParser
+from spass.models.types import CallContext, ChatDelta, ChatRequest
+from spass.tenancy.config import BackendConfig
+
+E = TypeVar("E")
+T = TypeVar("T")
+
+
+class AnswerReader(Protocol[E]):
+    """Read one answer. ``parser`` parses the events of a stream."""
+
+    @property
+    def parser(self) -> StreamParser[E]: ...
+
+    def is_last(self, event: E) -> bool:
+        """Return True if nothing that belongs to the answer follows ``event``."""
+        ...
+
+    def read(self, event: E) -> ChatDelta | None:
+        """Return the delta that ``event`` adds, or None."""
+        ...
+
+    def end(self) -> ChatDelta | None:
+        """Return the last delta of a stream, or None.
+
+        Raises:
+            BackendUnavailable: the stream ended before the model did.
+        """
+        ...
+
+    def read_whole(self, body: bytes) -> ChatDelta:
+        """Return the answer in ``body``, which was not streamed."""
+        ...
+
+
+class HttpProvider(ABC, Generic[E]):
+    """A provider over HTTP. A subclass writes the requests and reads the answers of one wire format."""
+
+    def __init__(self, backend: BackendConfig, key: str | None, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self.backend = backend
+        self.key = key
+        self._transport = transport
+
+    @abstractmethod
+    def address(self) -> str:
+        """Return the base URL of the provider."""
+
+    @abstractmethod
+    def path(self, model: str, *, stream: bool) -> str:
+        """Return the path of a chat request below the base URL."""
+
+    @abstractmethod
+    def body(self, request: ChatRequest) -> dict[str, Json]:
+        """Return the body of a chat request.
+
+        Raises:
+            BackendUnsupported: the provider lacks something that the request asks for.
+        """
+
+    @abstractmethod
+    def reader(self) -> AnswerReader[E]:
+        """Return a reader for one answer."""
+
+    def headers(self) -> Mapping[str, str]:
+        """Return the headers that authenticate each request."""
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+
+    def auth(self) -> httpx.Auth | None:
+        """Return the signer of the requests, or None if ``headers`` suffice."""
+        return None
+
+    @cached_property
+    def connection(self) -> Connection:
+        """Connect at the first call: a wrong configuration must fail calls, not the process."""
+        return Connection(self.backend, self.address(), self.headers(), key=self.key, auth=self.auth(), transport=self._transport)
+
+    def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
+        body = self.body(request)
+        return self._stream_or_complete(request, body, context) if request.stream else self._complete(request, body, context)
+
+    async def aclose(self) -> None:
+        if "connection" in vars(self):
+            await self.connection.aclose()
+
+    async def _complete(
+        self, request: ChatRequest, body: Mapping[str, Json], context: CallContext
+    ) -> AsyncGenerator[ChatDelta, None]:
+        answer = await self.connection.post(self.path(request.model, stream=request.stream), body, context, generates=True)
+        if context.on_body is not None:
+            context.on_body(answer)
+        yield self.reader().read_whole(answer)
+
+    async def _stream_or_complete(
+        self, request: ChatRequest, body: Mapping[str, Json], context: CallContext
+    ) -> AsyncGenerator[ChatDelta, None]:
+        """Yield the streamed answer, or the whole answer if the provider says that it cannot stream it.
+
+        Agents always request a stream, but some models cannot stream, or cannot stream if the request has tools.
+        """
+        try:
+            async with aclosing(self._stream(request, body, context)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        except BackendCannotStream:
+            if context.attempt.started:
+                raise
+        else:
+            return
+        async with aclosing(self.chat(replace(request, stream=False), context)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    async def _stream(
+        self, request: ChatRequest, body: Mapping[str, Json], context: CallContext
+    ) -> AsyncGenerator[ChatDelta, None]:
+        reader = self.reader()
+        stream = self.connection.stream(
+            self.path(request.model, stream=request.stream), body, context, parser=reader.parser, is_last=reader.is_last
+        )
+        async with aclosing(stream) as events:
+            async for event in events:
+                if (delta := reader.read(event)) is not None:
+                    yield delta
+        if (delta := reader.end()) is not None:
+            yield delta
+
+
+def merge_deltas(deltas: Iterable[ChatDelta | None]) -> ChatDelta:
+    """Return one delta with the contents of ``deltas``, and with the last finish reason, usage and cost among them."""
+    parts = [delta for delta in deltas if delta is not None]
+    return ChatDelta(
+        "".join(delta.content for delta in parts),
+        tuple(call for delta in parts for call in delta.tool_calls),
+        _last(delta.finish_reason for delta in parts),
+        _last(delta.usage for delta in parts),
+        _last(delta.cost_usd for delta in parts),
+        "".join(delta.refusal for delta in parts),
+        reasoning_characters=sum(delta.reasoning_characters for delta in parts),
+    )
+
+
+def _last(values: Iterable[T | None]) -> T | None:
+    return next((value for value in reversed([*values]) if value is not None), None)

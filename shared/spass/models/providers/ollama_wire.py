@@ -1,0 +1,166 @@
+"""Write and read Ollama's chat format (https://docs.ollama.com/api/chat)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final
+
+from pydantic import BaseModel
+
+from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolSpec
+from spass.models.errors import BackendUnsupported
+from spass.models.providers.content_blocks import arguments_of
+from spass.models.providers.payloads import FewCalls, LenientText, Tokens
+from spass.models.providers.unsupported_fields import reject_image_urls, reject_unsupported
+from spass.models.types import ChatRequest
+
+_UNSUPPORTED_FIELDS: Final = frozenset({"tool_choice", "parallel_tool_calls", "logit_bias", "verbosity"})
+_THINK: Final[Mapping[str, Json]] = {"none": False, "low": "low", "medium": "medium", "high": "high"}
+
+
+class FunctionPayload(BaseModel):
+    name: str | None = None
+    arguments: dict[str, object] | str | None = None
+
+    @property
+    def text(self) -> str:
+        """Return the arguments as JSON. Text instead of an object is what the model wrote: the tool's caller checks it."""
+        if isinstance(self.arguments, str):
+            return self.arguments
+        return json.dumps(self.arguments or {}, ensure_ascii=False)
+
+
+class ToolCallPayload(BaseModel):
+    function: FunctionPayload
+
+
+class MessagePayload(BaseModel):
+    content: str | None = None
+    thinking: LenientText = ""
+    tool_calls: Annotated[list[ToolCallPayload], FewCalls] | None = None
+
+
+class AnswerPayload(BaseModel):
+    """A line of a stream, or a whole answer. Only the last line is ``done``, and only it has counts."""
+
+    message: MessagePayload | None = None
+    done: bool = False
+    done_reason: LenientText = ""
+    prompt_eval_count: Tokens = 0
+    eval_count: Tokens = 0
+    error: object = None
+
+    @property
+    def usage(self) -> TokenUsage | None:
+        tokens = TokenUsage(self.prompt_eval_count, self.eval_count)
+        return tokens if tokens.total_tokens else None
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Return the reason. All others (``load``, ``unload``, none in old versions) are a stop."""
+        return FinishReason.LENGTH if self.done_reason == "length" else FinishReason.STOP
+
+
+def chat_body(request: ChatRequest) -> dict[str, Json]:
+    """Return the body of POST /api/chat.
+
+    By default Ollama drops the beginning of a prompt that is longer than its own window, without an error. So the body states the
+    catalogue's window, and forbids to truncate (``truncate``, since Ollama 0.12.6: older versions ignore it).
+
+    Raises:
+        BackendUnsupported: Ollama lacks something that the request asks for.
+    """
+    reject_unsupported(request, "ollama", _UNSUPPORTED_FIELDS)
+    reject_image_urls(request, "Ollama")
+    # Ollama ignores tool_choice, but a model without tools cannot call any.
+    tools = [] if request.tool_choice == "none" else [_tool(tool) for tool in request.tools]
+    fields: dict[str, Json] = {
+        "model": request.model,
+        "messages": _messages(request.messages),
+        "tools": tools or None,
+        "format": _format(request.response_format or {}),
+        "options": _options(request) or None,
+        "think": _think(request),
+        "truncate": False if request.context_window else None,
+        "stream": request.stream,  # Ollama streams by default
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _tool(tool: ToolSpec) -> Json:
+    function: dict[str, Json] = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
+
+
+def _options(request: ChatRequest) -> dict[str, Json]:
+    options: dict[str, Json] = {
+        "num_ctx": request.context_window,
+        "num_predict": request.max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "seed": request.seed,
+        "stop": request.stop or None,
+        "presence_penalty": request.extra.get("presence_penalty"),
+        "frequency_penalty": request.extra.get("frequency_penalty"),
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _format(response_format: Mapping[str, Json]) -> Json:
+    match response_format.get("type"):
+        case "json_schema":
+            schema = response_format.get("json_schema")
+            return (schema.get("schema") if isinstance(schema, Mapping) else None) or "json"
+        case "json_object":
+            return "json"
+        case _:
+            return None
+
+
+def _think(request: ChatRequest) -> Json:
+    effort = request.extra.get("reasoning_effort")
+    if effort is None:
+        return None
+    if effort in _THINK:
+        return _THINK[str(effort)]
+    # Ollama would use the model's default for another level.
+    raise BackendUnsupported(
+        f"Ollama does not support reasoning_effort '{effort}'. Use one of: {', '.join(_THINK)}.", param="reasoning_effort"
+    )
+
+
+def _messages(messages: Sequence[Message]) -> list[Json]:
+    names = _ToolNames()
+    return [_message(message, names) for message in messages]
+
+
+def _message(message: Message, names: "_ToolNames") -> dict[str, Json]:
+    fields: dict[str, Json] = {
+        "role": message.role.value,
+        "content": message.content,
+        "images": [part.url.partition(",")[2] for part in message.parts if isinstance(part, Image)] or None,
+    }
+    if message.tool_calls:
+        names.add_calls(message)
+        fields["tool_calls"] = [{"function": {"name": call.name, "arguments": arguments_of(call)}} for call in message.tool_calls]
+    if message.role is Role.TOOL:
+        fields["tool_name"] = names.for_result(message.tool_call_id or "")
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+class _ToolNames:
+    """Find the tool of each result: Ollama has no ids of calls, only names. Two calls may have the same id, in one message or in
+    two; their results have the calls' order."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, list[str]] = {}  # the id of a call -> names of the tools that calls with this id wait for
+
+    def add_calls(self, message: Message) -> None:
+        """Add the calls of the next message. No call before it waits for a result."""
+        self._names.clear()
+        for call in message.tool_calls:
+            self._names.setdefault(call.id, []).append(call.name)
+
+    def for_result(self, identity: str) -> str | None:
+        """Return the name of the tool that the next result of call ``identity`` belongs to, or None if there is no such call."""
+        names = self._names.get(identity)
+        return names.pop(0) if names else None

@@ -1,0 +1,110 @@
+"""Parse the payloads of providers, and join the halves of surrogate pairs, because a half can be neither stored nor sent.
+
+JSON can escape half a pair. Models that write an emoji token by token stream such halves.
+"""
+
+import json
+from typing import Annotated, Final, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+
+from spass.core.messages import ToolCallDelta
+from spass.models.providers.http import malformed_response
+from spass.models.types import ChatDelta
+
+P = TypeVar("P", bound=BaseModel)
+
+_MAX_TOKENS: Final = 10**12
+_MAX_DIGITS: Final = 1000
+
+
+def _count(value: object) -> int:
+    """Return ``value`` if it can be a number of tokens, or 0 (unknown): a wrong count must not fail a good answer."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if type(value) is int and 0 <= value <= _MAX_TOKENS else 0
+
+
+def _object(value: object) -> object:
+    return value if isinstance(value, dict) else None
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+LenientText = Annotated[str, BeforeValidator(_text)]
+"""Text; anything else is read as the empty text."""
+
+Tokens = Annotated[int, BeforeValidator(_count)]
+"""A count of tokens; 0 if the provider gives none or an invalid one."""
+
+LenientObject: Final = BeforeValidator(_object)
+"""A JSON object; anything else is read as null."""
+
+FewCalls: Final = Field(max_length=1000)
+"""The bound of the tool calls in one event of a stream or one whole answer. They are read in one piece, and the event loop serves
+no other request meanwhile."""
+
+_HIGH_SURROGATES: Final = ("\ud800", "\udbff")
+
+
+def parse(model: type[P], body: str | bytes) -> P:
+    """Parse ``body`` as ``model``. Its texts may hold half a surrogate pair, which pydantic's own JSON parser rejects.
+
+    Raises:
+        BackendUnavailable: ``body`` violates the protocol.
+    """
+    try:
+        return model.model_validate(_load_json(body))
+    except (ValidationError, ValueError, RecursionError):
+        # The details of the error quote the payload, so it must not be the cause.
+        raise malformed_response("it is not what the protocol says") from None
+
+
+def _load_json(body: str | bytes) -> object:
+    try:
+        return json.loads(body)
+    except ValueError:  # raised also for a number with more digits than Python converts
+        return json.loads(body, parse_int=lambda digits: int(digits) if len(digits) < _MAX_DIGITS else None)
+
+
+def join_surrogates(text: str) -> str:
+    """Return ``text`` with surrogate pairs joined, and with a replacement character for each half without its partner."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+class SurrogateJoiner:
+    """Join surrogate pairs across the pieces of a streamed answer. Keep a first half until the next piece of its text."""
+
+    def __init__(self) -> None:
+        self._halves: dict[str | int, str] = {}
+
+    def content(self, piece: str) -> str:
+        """Return the complete part of the text."""
+        return self._add("content", piece)
+
+    def refusal(self, piece: str) -> str:
+        """Return the complete part of the refusal."""
+        return self._add("refusal", piece)
+
+    def arguments(self, index: int, piece: str) -> str:
+        """Return the complete part of the arguments of tool call number ``index``."""
+        return self._add(index, piece)
+
+    def end(self) -> ChatDelta | None:
+        """Return the halves that remain at the end of the answer as a delta, or None."""
+        texts = {which: join_surrogates(half) for which, half in self._halves.items() if half}
+        self._halves.clear()
+        calls = tuple(ToolCallDelta(index, arguments=text) for index, text in texts.items() if isinstance(index, int))
+        return ChatDelta(texts.get("content", ""), calls, refusal=texts.get("refusal", "")) if texts else None
+
+    def _add(self, which: str | int, piece: str) -> str:
+        if not piece:
+            return ""
+        text = self._halves.get(which, "") + piece
+        half = text[-1] if _HIGH_SURROGATES[0] <= text[-1] <= _HIGH_SURROGATES[1] else ""
+        self._halves[which] = half
+        return join_surrogates(text.removesuffix(half))
