@@ -44,6 +44,7 @@ from spass.testing.aws import MemoryAws
 from spass.testing.gateway import ScriptedServices
 from spass.testing.model import Deltas, ScriptedModel
 from spass.tools.grants import Grants, PathPatterns
+from spass.tools.toolset import ToolTurn
 from spass.web.services import Settings
 from spass.workspaces.change import Author, Change
 from spass.workspaces.paths import WorkspacePath
@@ -111,7 +112,7 @@ class EditBench:
         scope = self._services.scope(Caller(identity, UserId("bench"), RequestId(new_id("req")), None, 0, "bench"))
         call = ToolCall("call_1", "aider_edit", json.dumps({"message": "Count on.", "files": [FILE]}))
         grants = Grants(WORKSPACE, PathPatterns(write=("src/",)))
-        outcome = await self._services.toolbox.execute(scope, call, allowed=[call.name], model=MODEL, grants=grants)
+        outcome = await self._services.toolbox.execute(scope, call, allowed=[call.name], turn=ToolTurn(MODEL, grants))
         if not (isinstance(outcome.result, dict) and outcome.result.get("version") == self._edits + 1):
             raise SystemExit(f"the edit failed: {outcome.result}")
 

@@ -36,6 +36,7 @@ from spass.testing.aws import MemoryAws
 from spass.testing.gateway import ScriptedServices
 from spass.testing.model import ScriptedModel
 from spass.tools.grants import ALL_TO_READ, Grants, PathPatterns
+from spass.tools.toolset import ToolTurn
 from spass.web.services import Services, Settings
 from spass.workspaces.archive_in import read_archive
 from spass.workspaces.change import Author, Change
@@ -154,7 +155,9 @@ class WorkspaceBench:
 
     async def _call(self, tool: str, arguments: Mapping[str, Json], paths: PathPatterns = ALL_TO_READ) -> None:
         call = ToolCall("call_1", tool, json.dumps(arguments))
-        outcome = await self._services.toolbox.execute(self._scope(), call, allowed=[tool], grants=Grants(self._workspace, paths))
+        outcome = await self._services.toolbox.execute(
+            self._scope(), call, allowed=[tool], turn=ToolTurn(grants=Grants(self._workspace, paths))
+        )
         if not outcome.ok:
             raise SystemExit(f"{tool} failed: {outcome.result}")
 

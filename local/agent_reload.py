@@ -12,7 +12,6 @@ from spass.agents.spec import AgentSpec
 from spass.redaction.log import failure_line, write_line
 from spass.tenancy.config_problem import display_path
 from spass.tenancy.yaml_source import ConfigError
-from spass.tools.registry import TOOLS
 from spass.web.services import Services
 
 _POLL_SECONDS: Final = 1.0
@@ -93,7 +92,7 @@ class AgentReload:
         agent: AgentSpec | None = None
         problems: Sequence[str] = ()
         try:
-            agent = load_agent(path, self._services.config, TOOLS)
+            agent = load_agent(path, self._services.config)
         except ConfigError as error:
             problems = str(error).splitlines()
         if _version(path) != version:

@@ -26,7 +26,7 @@ def main() -> int:
     try:
         # Load the files here: the services would also log the warnings.
         config = load_gateway_config(settings.config, TOOLS, check_backend)
-        registry = AgentRegistry.load(settings.agents, config, TOOLS, deployed=True)
+        registry = AgentRegistry.load(settings.agents, config, deployed=True)
         agents = registry.list().agents
     except ConfigError as error:
         print(error, file=sys.stderr)

@@ -110,7 +110,7 @@ def test_each_section_is_small_enough_for_one_document(path: Path) -> None:
 def test_the_example_of_an_agent_that_searches_its_lineage_is_valid(tmp_path: Path) -> None:
     section = (ROOT / "docs" / "sessions.md").read_text(encoding="utf-8").split("## What a summary forgot", 1)[1]
     (tmp_path / "keeper.yaml").write_text(section.split("```yaml\n", 1)[1].split("```", 1)[0], encoding="utf-8")
-    agents = AgentRegistry.load(tmp_path, load_gateway_config(ROOT / "gateway.yaml"), registry.TOOLS)
+    agents = AgentRegistry.load(tmp_path, load_gateway_config(ROOT / "gateway.yaml"))
     assert agents.get("keeper").tools == ("lineage_search",)
 
 
@@ -157,7 +157,7 @@ def test_the_example_of_a_tool_runs_unchanged(monkeypatch: pytest.MonkeyPatch, t
         agents = tmp_path / "agents"
         agents.mkdir()
         (agents / "clerk.yaml").write_text(f"name: clerk\nmodel: llama-4-scout\ntools: [{name}]\n")
-        AgentRegistry.load(agents, load_gateway_config(ROOT / "gateway.yaml"), registry.TOOLS)
+        AgentRegistry.load(agents, load_gateway_config(ROOT / "gateway.yaml"))
     finally:
         registry.load_tool.cache_clear()
 
@@ -180,7 +180,7 @@ def test_the_example_of_a_kind_and_its_test_run_unchanged(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(KINDS, "_registered", {key: vars(example)[name]})
     (tmp_path / "careful.yaml").write_text(re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)[0])
-    agents = AgentRegistry.load(tmp_path, load_gateway_config(ROOT / "gateway.yaml"), registry.TOOLS)
+    agents = AgentRegistry.load(tmp_path, load_gateway_config(ROOT / "gateway.yaml"))
     assert (agents.get("careful").kind, parameters_of(agents.get("careful").build())["looks"]) == (key, 2)
 
 

@@ -264,7 +264,7 @@ def test_an_unknown_value_is_refused_with_the_valid_ones(plant: Gateway, axis: s
     file = plant.services.settings.agents / "monitor.yaml"
     file.write_text(f"name: monitor\nkind: monitor_operative\nmodel: small\n{axis}: {json.dumps(value)}\n")
     with pytest.raises(ConfigError) as caught:
-        load_agent(file, plant.services.config, ())
+        load_agent(file, plant.services.config)
     assert f"monitor.yaml:4: {axis}" in str(caught.value)
     assert valid in str(caught.value)
     assert plant.model.requests == []
@@ -277,4 +277,4 @@ def test_an_axis_on_another_kind_names_the_kind_that_has_it(plant: Gateway, axis
     file = plant.services.settings.agents / "monitor.yaml"
     file.write_text(f"name: monitor\nkind: operative\nmodel: small\n{axis}: none\n")
     with pytest.raises(ConfigError, match="monitor_operative"):
-        load_agent(file, plant.services.config, ())
+        load_agent(file, plant.services.config)

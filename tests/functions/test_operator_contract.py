@@ -63,7 +63,7 @@ def test_a_bad_operator_id_is_refused_in_a_question_and_in_a_file(
     file = tmp_path / "guide.yaml"
     file.write_text(f"name: guide\nkind: {kind}\nmodel: small\noperator_id: {json.dumps(BAD_IDS[name])}\n")
     with pytest.raises(ConfigError, match=r"guide\.yaml:4: operator_id"):
-        load_agent(file, operators.services.config, ())
+        load_agent(file, operators.services.config)
 
 
 @pytest.mark.parametrize("kind", ["simple", "orchestrator", "native_react", "rlm"])
@@ -74,7 +74,7 @@ def test_kinds_that_do_not_remember_have_no_operator_id(operators: Gateway, tmp_
     file = tmp_path / "guide.yaml"
     file.write_text(f"name: guide\nkind: {kind}\nmodel: small\noperator_id: news\n")
     with pytest.raises(ConfigError, match=r"guide\.yaml:4: .*operator_id"):
-        load_agent(file, operators.services.config, ())
+        load_agent(file, operators.services.config)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -169,7 +169,7 @@ class Asker:
             name=key,
             kind=key,
             model=self._model(scope, choice.model),
-            tools=self._tools(choice),
+            tools=self._tools(scope, choice),
             parameters=parameters,
         )
         try:
@@ -186,10 +186,10 @@ class Asker:
             raise ModelNotAllowed("This token may not use any chat model of the catalogue.", param="model")
         return next((name for name in allowed if is_served(self._config.llm, name)), allowed[0])
 
-    def _tools(self, choice: AgentChoice) -> tuple[str, ...]:
+    def _tools(self, scope: Scope, choice: AgentChoice) -> tuple[str, ...]:
         tools = choice.tools or ()
         try:
-            self._toolbox.check(tools)
+            self._toolbox.specs(scope, tools)
         except ToolNotFound as error:
             raise ToolNotFound(error.message, param="tools") from None
         return tools

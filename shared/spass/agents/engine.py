@@ -27,6 +27,7 @@ from spass.rag.search.prompt import render_context
 from spass.tenancy.settings import Cascade
 from spass.tools.grants import Grants
 from spass.tools.toolbox import Toolbox
+from spass.tools.toolset import ToolTurn
 
 if TYPE_CHECKING:
     from spass.agents.performers.code import CallToolsWithin
@@ -128,7 +129,7 @@ class Engine:
         specs = self._toolbox.specs(scope, spec.tools) if agent.accepts_tools else ()
         defaults = _defaults(agent, spec, specs)
         names = tuple(tool.name for tool in specs)
-        run_tools = partial(self._toolbox.run_all, allowed=names, model=spec.model, grants=grants, memory=memory)
+        run_tools = partial(self._toolbox.run_all, allowed=names, turn=ToolTurn(spec.model, grants, memory))
         driver = Driver(
             InferPerformer(self._calls, scope, defaults),
             partial(run_tools, scope),

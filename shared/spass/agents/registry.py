@@ -1,7 +1,7 @@
 """Load the agents of a folder: one YAML file each, read once per process and checked before use."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -21,9 +21,10 @@ from spass.tenancy.config import GatewayConfig
 from spass.tenancy.config_problem import ConfigProblem, display_path
 from spass.tenancy.yaml_source import ConfigError, YamlSource, load_yaml, validate
 from spass.tools.grants import DELETES
-from spass.tools.registry import TOOLS, Trait
+from spass.tools.registry import TOOLS
 
-_GATED: Final = sorted(name for name, entry in TOOLS.items() if Trait.GATED in entry.traits)
+_GATED: Final = sorted(name for name, entry in TOOLS.items() if entry.gated)
+_OF_WORKSPACES: Final = {name for name, entry in TOOLS.items() if entry.needs_workspace}
 _LIST: Final = "agents"  # the scope of its cursors; agents are the same for all tenants
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _FIX_HINT: Final = "Add it to gateway.yaml, or set SPASS_AGENTS to a folder of agents that use its models"
@@ -36,7 +37,7 @@ class AgentRegistry:
         self._agents = {agent.name: agent for agent in sorted(agents, key=lambda agent: agent.name)}
 
     @classmethod
-    def load(cls, folder: Path, config: GatewayConfig, tool_names: Collection[str], *, deployed: bool = False) -> "AgentRegistry":
+    def load(cls, folder: Path, config: GatewayConfig, *, deployed: bool = False) -> "AgentRegistry":
         """Return the agents in ``folder/*.yaml``. A ``deployed`` gateway refuses agents that run in containers.
 
         Raises:
@@ -47,7 +48,7 @@ class AgentRegistry:
         files = agent_files(folder)
         for path in files:
             try:
-                agents.append(load_agent(path, config, tool_names, deployed=deployed))
+                agents.append(load_agent(path, config, deployed=deployed))
             except ConfigError as error:
                 problems += error.problems
         by_name = {agent.name: agent for agent in agents}
@@ -108,7 +109,7 @@ def agent_files(folder: Path) -> Sequence[Path]:
     raise ConfigError([ConfigProblem(display_path(folder), None, message)])
 
 
-def load_agent(path: Path, config: GatewayConfig, tool_names: Collection[str], *, deployed: bool = False) -> AgentSpec:
+def load_agent(path: Path, config: GatewayConfig, *, deployed: bool = False) -> AgentSpec:
     """Return the agent in the file at ``path``.
 
     Raises:
@@ -119,7 +120,7 @@ def load_agent(path: Path, config: GatewayConfig, tool_names: Collection[str], *
         raise ConfigError([ConfigProblem(display_path(path), None, message)])
     source = load_yaml(path)
     agent = _read(source).spec()
-    problems = [*_reference_problems(path, source, agent, config, tool_names), *_container_problems(source, agent, deployed)]
+    problems = [*_reference_problems(path, source, agent, config), *_container_problems(source, agent, deployed)]
     if problems:
         raise ConfigError(problems)
     try:
@@ -165,9 +166,7 @@ def _read(source: YamlSource) -> AgentFile:
     return validate(source, model, advise)
 
 
-def _reference_problems(
-    path: Path, source: YamlSource, agent: AgentSpec, config: GatewayConfig, tool_names: Collection[str]
-) -> Sequence[ConfigProblem]:
+def _reference_problems(path: Path, source: YamlSource, agent: AgentSpec, config: GatewayConfig) -> Sequence[ConfigProblem]:
     """Check what the schema cannot: the agent's name is the file's, and its models and its tools exist."""
     problems: list[ConfigProblem] = []
     if agent.name != path.stem:
@@ -181,8 +180,8 @@ def _reference_problems(
             message = end_sentence(f"gateway.yaml has no chat model '{model}'{did_you_mean(model, chat_models)}")
             problems.append(source.problem((key,), f"{message} {_FIX_HINT}"))
     for position, tool in enumerate(agent.tools):
-        if tool not in tool_names:
-            problems.append(source.problem(("tools", position), f"unknown tool '{tool}'{did_you_mean(tool, list(tool_names))}"))
+        if tool not in TOOLS:
+            problems.append(source.problem(("tools", position), f"unknown tool '{tool}'{did_you_mean(tool, list(TOOLS))}"))
     return [*problems, *_grant_problems(source, agent)]
 
 
@@ -190,7 +189,7 @@ def _grant_problems(source: YamlSource, agent: AgentSpec) -> Iterator[ConfigProb
     """Yield what the tools of the agent lack, and the names in ``approval`` that cannot wait for an approval."""
     grants = agent.grants
     for position, tool in enumerate(agent.tools):
-        if tool in TOOLS and Trait.WORKSPACE in TOOLS[tool].traits and grants.workspace is None:
+        if tool in _OF_WORKSPACES and grants.workspace is None:
             message = f"the tool '{tool}' needs a workspace; add a line such as 'workspace: default'"
             yield source.problem(("tools", position), message)
         if tool == "delegate" and not grants.delegates:

@@ -15,6 +15,7 @@ from spass.completions.one_answer import all_texts
 from spass.core.events import Event
 from spass.core.messages import ToolSpec
 from spass.models.types import ChatRequest
+from spass.tools.toolset import ToolTurn
 
 if TYPE_CHECKING:
     from spass.tools.toolbox import Toolbox
@@ -35,7 +36,8 @@ class ServerTools:
         client_tools = frozenset(tool.name for tool in request.tools)
         answers_with_json = request.response_format is not None and request.response_format.get("type") != "text"
         infer = InferPerformer(calls, scope, replace(request, tools=(*request.tools, *self.specs)))
-        call_tools = partial(self.toolbox.run_all, scope, allowed=[tool.name for tool in self.specs], model=request.model)
+        names = [tool.name for tool in self.specs]
+        call_tools = partial(self.toolbox.run_all, scope, allowed=names, turn=ToolTurn(request.model))
         driver = Driver(infer, call_tools, scope, client_tools=client_tools)
         agent = ServerToolsAgent(client_tools=client_tools, answers_with_json=answers_with_json)
         return all_texts(driver.run(agent, "", AgentContext(request.messages)))

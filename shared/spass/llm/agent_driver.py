@@ -34,7 +34,7 @@ from spass.tools.gateway import require_memory
 from spass.tools.registry import TOOLS
 from spass.tools.search.engine import SearchEngine
 from spass.tools.toolbox import Toolbox
-from spass.tools.toolset import built_in
+from spass.tools.toolset import ToolTurn, built_in
 
 if TYPE_CHECKING:
     from spass.store.table import TenantTable
@@ -135,7 +135,7 @@ class _InProcessDriver:
     def _driver(self, scope: Scope, defaults: ChatRequest, input: str, memory: ProcessMemory | None) -> Driver:
         infer = InferPerformer(self.calls, scope, defaults)
         names = tuple(spec.name for spec in defaults.tools)
-        run_tools = partial(self._toolbox.run_all, allowed=names, model=self.model, memory=memory)
+        run_tools = partial(self._toolbox.run_all, allowed=names, turn=ToolTurn(self.model, memory=memory))
         harnesses = Harnesses(self.calls.config.harnesses.roots)
         redact = self.calls.redactor.redact_answer
         return Driver(

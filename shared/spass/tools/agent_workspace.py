@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from spass.calls.scope import Scope
 from spass.core.errors import WorkspaceFileNotFound
 from spass.core.ids import WorkspaceId
-from spass.tools.base import TOOL_UNAVAILABLE, ToolError
+from spass.tools.base import TOOL_UNAVAILABLE, Tool, ToolError
 from spass.tools.grants import Grants
 from spass.workspaces.paths import WorkspacePath, parse_path, show
 from spass.workspaces.text import decode_text
@@ -46,11 +46,7 @@ class AgentWorkspace:
         return await self.workspaces.newest(self.scope.store, self.id)
 
     async def tree(self, number: int) -> TreeAt:
-        """Return the tree of a version.
-
-        Raises:
-            WorkspaceNotFound, VersionNotFound: there is none.
-        """
+        """Return the tree of a version, see ``Workspaces.tree``."""
         return await self.workspaces.tree(self.scope.store, self.id, number)
 
     async def read(self, at: TreeAt, path: WorkspacePath) -> bytes:
@@ -104,6 +100,13 @@ class AgentWorkspace:
             else "Find files with list_directory."
         )
         return f"There is no file {show(path)}. {advice}"
+
+
+class WorkspaceTool(Tool):
+    """A tool that reads the workspace."""
+
+    category: ClassVar[str] = "workspace"
+    timeout: ClassVar[float] = 30.0
 
 
 def path_not_allowed(path: str | None, patterns: Sequence[str], verb: str) -> ToolError:

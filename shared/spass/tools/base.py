@@ -130,6 +130,13 @@ class Tool(StrictBody):
         return ToolSpec(cls.tool_name, description, _inline_schema(parameters, schema.get("$defs", {})), category=cls.category)
 
 
+class KnowledgeTool(Tool):
+    """A tool that reads indices."""
+
+    category: ClassVar[str] = "knowledge"
+    timeout: ClassVar[float] = 60.0
+
+
 _REFERENCE: Final = "#/$defs/"
 
 

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from spass.calls.scope import Scope
 from spass.tools.base import ToolError
-from spass.tools.toolbox import ToolTurn
-from spass.tools.toolset import Needs, Toolset, built_in
+from spass.tools.toolset import Needs, Toolset, ToolTurn, built_in
 
 if TYPE_CHECKING:  # the first call of a tool imports what it needs
     from spass.core.code_calls import Sandbox

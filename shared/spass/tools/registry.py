@@ -2,7 +2,6 @@
 
 import importlib
 from collections.abc import Mapping
-from enum import Flag, auto
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -10,21 +9,13 @@ if TYPE_CHECKING:
     from spass.tools.base import Tool
 
 
-class Trait(Flag):
-    """What the file of an agent with a tool must or may say about the tool."""
-
-    NONE = 0
-    WORKSPACE = auto()
-    """The agent needs a workspace."""
-    GATED = auto()
-    """The tool writes, and the file may demand a person's approval for it."""
-
-
 class ToolEntry(NamedTuple):
-    """The toolset of a tool, and its traits."""
+    """The toolset of a tool. A ``gated`` tool writes, so an agent's file may demand a person's approval of its calls. If it
+    ``needs_workspace``, only an agent with a workspace can have it."""
 
     toolset: str
-    traits: Trait = Trait.NONE
+    gated: bool = False
+    needs_workspace: bool = False
 
 
 TOOLS: Final[Mapping[str, ToolEntry]] = {
@@ -41,27 +32,22 @@ TOOLS: Final[Mapping[str, ToolEntry]] = {
     "rag_index_describe": ToolEntry("knowledge"),
     "rag_doc_list": ToolEntry("knowledge"),
     "rag_doc_get": ToolEntry("knowledge"),
-    "rag_index_create": ToolEntry("knowledge", Trait.GATED),
-    "rag_doc_append": ToolEntry("knowledge", Trait.GATED),
-    "rag_doc_patch": ToolEntry("knowledge", Trait.GATED),
-    "rag_doc_delete": ToolEntry("knowledge", Trait.GATED),
-    "rag_index_delete": ToolEntry("knowledge", Trait.GATED),
-    "delegate": ToolEntry("delegates", Trait.WORKSPACE),
+    "rag_index_create": ToolEntry("knowledge", gated=True),
+    "rag_doc_append": ToolEntry("knowledge", gated=True),
+    "rag_doc_patch": ToolEntry("knowledge", gated=True),
+    "rag_doc_delete": ToolEntry("knowledge", gated=True),
+    "rag_index_delete": ToolEntry("knowledge", gated=True),
+    "delegate": ToolEntry("delegates", needs_workspace=True),
     "memory_read": ToolEntry("settings"),
-    "memory_write": ToolEntry("settings", Trait.GATED),
+    "memory_write": ToolEntry("settings", gated=True),
     "memory_store": ToolEntry("notes"),
     "memory_search": ToolEntry("notes"),
     "lineage_search": ToolEntry("lineage"),
-    "read_file": ToolEntry("workspace", Trait.WORKSPACE),
-    "list_directory": ToolEntry("workspace", Trait.WORKSPACE),
-    "search_files": ToolEntry("workspace", Trait.WORKSPACE),
-    "aider_edit": ToolEntry("editing", Trait.WORKSPACE | Trait.GATED),
+    "read_file": ToolEntry("workspace", needs_workspace=True),
+    "list_directory": ToolEntry("workspace", needs_workspace=True),
+    "search_files": ToolEntry("workspace", needs_workspace=True),
+    "aider_edit": ToolEntry("editing", gated=True, needs_workspace=True),
 }
-
-
-def tools_of(toolset: str) -> tuple[str, ...]:
-    """Return the names of the tools of ``toolset``."""
-    return tuple(name for name, entry in TOOLS.items() if entry.toolset == toolset)
 
 
 @cache

@@ -7,7 +7,7 @@ corrected call cannot avoid is raised: ``_FATAL`` for models, ``_RAISED_TO_CALLE
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
@@ -27,35 +27,31 @@ from spass.core.errors import (
     LimitExceeded,
     SpassError,
     StorageUnavailable,
-    ToolNotFound,
     Unavailable,
     Upstream,
     UpstreamTimeout,
 )
 from spass.core.events import CallEvent, ToolCallFinished, ToolCallStarted
-from spass.core.json import replace_surrogates
 from spass.core.messages import Json, ToolCall, ToolSpec
 from spass.core.time import now_s
 from spass.metering import audit
 from spass.metering.audit import CallKind
 from spass.store.idempotency import Claim, StoredAnswer
 from spass.store.writes import Write
-from spass.tools import arguments as tool_arguments
 from spass.tools.answers import ToolResult
 from spass.tools.arguments import InvalidArguments
 from spass.tools.base import CallResult, Returned, ToolError
-from spass.tools.confirm_tokens import ConfirmTokens, RecordResult
-from spass.tools.confirmed import ConfirmedTools, needs_confirmation
+from spass.tools.confirm_tokens import ConfirmTokens
 from spass.tools.grants import NO_GRANTS, Grants
 from spass.tools.outcomes import error_result, outcome_of
 from spass.tools.results import ToolAnswer, truncate_result
 from spass.tools.side_by_side import run_side_by_side
-from spass.tools.toolset import JoinedTools, ReadyCall, Toolset
+from spass.tools.toolset import NO_TURN, ReadyCall, Toolset, ToolTurn
+from spass.tools.turn_tools import TurnTools, needs_confirmation
 
 if TYPE_CHECKING:  # most calls need none of these
     from spass.approvals.ending import Ending
     from spass.approvals.record import StoredCall
-    from spass.core.memory import Memory
 
 MAX_CALLS: Final = 32
 """Tool calls of one model answer that are run. Further calls get an error."""
@@ -79,19 +75,8 @@ _TOO_MANY_CALLS: Final = error_result(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ToolTurn:
-    """What the calls of one turn have in common: the ``model`` that makes them, if one does, what the agent's file lets its tools
-    do, and the ``memory`` of the operator whose turn it is. A call over HTTP has none of them."""
-
-    model: str | None = None
-    grants: Grants = NO_GRANTS
-    memory: "Memory | None" = None
-
-
 OpenToolsets: TypeAlias = Callable[[ToolTurn], Sequence[Toolset]]
 """Return all toolsets of a process, for the calls of one turn."""
-_NO_TURN: Final = ToolTurn()
 
 
 class Toolbox:
@@ -107,19 +92,7 @@ class Toolbox:
         Raises:
             ToolNotFound: one of the names is unknown.
         """
-        self.check(names)
-        return tuple(self._open(_NO_TURN).specs(scope, names))
-
-    def check(self, names: Sequence[str]) -> None:
-        """Check whether there are tools of these ``names``.
-
-        Raises:
-            ToolNotFound: one of them is unknown.
-        """
-        known = self._open(_NO_TURN).names
-        for name in names:
-            if name not in known:
-                raise _not_found(name, known)
+        return self._open(NO_TURN).specs(scope, names)
 
     async def execute(
         self,
@@ -128,25 +101,16 @@ class Toolbox:
         reports: CallReports = NO_REPORTS,
         *,
         allowed: Collection[str],
-        model: str | None = None,
-        grants: Grants = NO_GRANTS,
-        memory: "Memory | None" = None,
+        turn: ToolTurn = NO_TURN,
     ) -> ToolOutcome:
-        """Run ``call`` as ``model`` wrote it. Treat tools outside ``allowed`` as unknown. Return a model's mistake as a result.
-        ``grants`` and ``memory`` are those of the turn (``ToolTurn``).
+        """Run ``call`` as a model wrote it. Treat tools outside ``allowed`` as unknown. Return a model's mistake as a result.
 
         Raises:
             StorageUnavailable, Internal: the turn cannot continue.
         """
-        toolset = self._open(ToolTurn(model, grants, memory))
-        is_known = call.name in allowed and call.name in toolset.names
-        recorder = Recorder(scope, CallKind.TOOL, tool=call.name if is_known else None)
-
-        def prepare() -> ReadyCall:
-            if not is_known:
-                raise _not_found(call.name, allowed)
-            return toolset.call(scope, call.name, tool_arguments.parse(call.arguments))
-
+        tools = replace(self._open(turn), offered=allowed)
+        recorder = Recorder(scope, CallKind.TOOL, tool=call.name if tools.has(call.name) else None)
+        prepare = partial(tools.call, scope, call.name, call.arguments)
         result = await _attempt(scope.for_call(recorder.request_id, reports), recorder, prepare, _FATAL)
         return outcome_of(call, result, recorder.duration_ms)
 
@@ -156,11 +120,9 @@ class Toolbox:
         calls: Sequence[ToolCall],
         *,
         allowed: Collection[str],
-        model: str | None = None,
-        grants: Grants = NO_GRANTS,
-        memory: "Memory | None" = None,
+        turn: ToolTurn = NO_TURN,
     ) -> AsyncGenerator[CallEvent, None]:
-        """Run the tool calls of one answer of ``model``, eight at the same time, and yield their events as they happen.
+        """Run the tool calls of one answer of a model, eight at the same time, and yield their events as they happen.
 
         Every call that was started is finished. Calls after the first ``MAX_CALLS`` are not run; their outcome is an error.
         Closing the iterator cancels the running calls and waits until they have ended.
@@ -168,7 +130,7 @@ class Toolbox:
         Raises:
             StorageUnavailable, Internal: the turn cannot continue. The other calls were cancelled, and all have ended.
         """
-        run = partial(self.execute, scope, allowed=allowed, model=model, grants=grants, memory=memory)
+        run = partial(self.execute, scope, allowed=allowed, turn=turn)
         async with aclosing(run_side_by_side(calls[:MAX_CALLS], run, concurrency=_CONCURRENCY)) as events:
             async for event in events:
                 yield event
@@ -188,9 +150,7 @@ class Toolbox:
             SpassError: one of ``_UNAVOIDABLE``. The approval tells whether the call was executed; if not, it still waits.
         """
         recorder = Recorder(scope, CallKind.TOOL, tool=name)
-
-        def prepare() -> ReadyCall:
-            return self._call(self._open(ToolTurn(grants=grants)), scope, name, call.arguments)
+        prepare = partial(self._open(ToolTurn(grants=grants)).call, scope, name, call.arguments)
 
         async def run(ready: ReadyCall, scope: Scope) -> Returned:
             return await ready.run_approved(scope, call.effect, ending)
@@ -229,16 +189,16 @@ class Toolbox:
             transaction_answer = ToolAnswer(body, failed=False, is_stored=True)
             return [await claim.completion(StoredAnswer(body.to_dict(), headers()))]
 
-        toolset = self._open(_NO_TURN, record_result)
+        tools = replace(self._open(NO_TURN), record_result=record_result)
         try:
-            call = self._call(toolset, scope, name, arguments)
+            call = tools.call(scope, name, arguments)
         except InvalidArguments as error:
             raise error.as_request_error() from None
         recorder = Recorder(scope, CallKind.TOOL, tool=name)
         try:
             attempt = await _attempt(scope.for_call(recorder.request_id), recorder, lambda: call, _RAISED_TO_CALLERS)
         except SpassError as error:
-            (spec,) = toolset.specs(scope, [name])
+            (spec,) = tools.specs(scope, [name])
             if error.param and error.param.split(".")[0] in cast("Mapping[str, Json]", spec.parameters["properties"]):
                 error.param = f"arguments.{error.param}"
             raise
@@ -258,20 +218,14 @@ class Toolbox:
         self, scope: Scope, name: str, arguments: Mapping[str, Json], record: Mapping[str, Json]
     ) -> Mapping[str, Json]:
         """Return the body that ``execute_direct`` answered to this call, from the ``record`` of its idempotency key."""
-        call = self._call(self._open(_NO_TURN), scope, name, arguments)
+        call = self._open(NO_TURN).call(scope, name, arguments)
         if not needs_confirmation(call):
             return record
         stored = cast("Mapping[str, Json]", record["result"])
         return {**record, "result": await call.restore_preview(scope, stored)}
 
-    def _open(self, turn: ToolTurn, record_result: RecordResult | None = None) -> Toolset:
-        toolset = JoinedTools(self._open_toolsets(turn))
-        return ConfirmedTools(toolset, turn.grants.approval, self._confirm_tokens, record_result)
-
-    def _call(self, toolset: Toolset, scope: Scope, name: str, arguments: Mapping[str, Json]) -> ReadyCall:
-        if name not in toolset.names:
-            raise _not_found(name, toolset.names)
-        return toolset.call(scope, name, arguments)
+    def _open(self, turn: ToolTurn) -> TurnTools:
+        return TurnTools(self._open_toolsets(turn), self._confirm_tokens, gates=turn.grants.approval)
 
 
 async def _attempt(
@@ -306,8 +260,3 @@ async def _attempt(
         raise
     finally:
         await recorder.finish(status)
-
-
-def _not_found(name: str, known: Collection[str]) -> ToolNotFound:
-    excerpt = replace_surrogates(name)[:80]
-    return ToolNotFound(f"There is no tool {excerpt!r}. There are: {', '.join(known) or 'none'}.", param="name")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from pydantic import ValidationError
 
@@ -11,32 +11,24 @@ from spass.core.errors import AdminRequired
 from spass.core.messages import Json, ToolSpec
 from spass.tools.arguments import describe_validation_error
 from spass.tools.base import Returned, Tool
-from spass.tools.registry import load_tool, tools_of
+from spass.tools.grants import NO_GRANTS, Grants
+from spass.tools.registry import TOOLS, load_tool
 
 if TYPE_CHECKING:  # only a decision about a gated call needs it
     from spass.approvals.ending import Ending
+    from spass.core.memory import Memory
 
 
 class ReadyCall(Protocol):
-    """A call with valid arguments, which has not begun."""
+    """A call with valid arguments, which has not begun and is cancelled ``seconds`` after its beginning. ``Tool`` describes the
+    methods. The call tells the client about its progress by ``scope.reports``."""
 
     @property
-    def seconds(self) -> float:
-        """Return the seconds after which the call is cancelled."""
-        ...
+    def seconds(self) -> float: ...
 
-    async def run(self, scope: Scope) -> Returned:
-        """Run the call within its own ``scope``. It tells the client about its progress by ``scope.reports``.
+    async def run(self, scope: Scope) -> Returned: ...
 
-        Raises:
-            ToolError: the model reads its message instead of a result.
-            SpassError: the model reads its code and message.
-        """
-        ...
-
-    async def run_approved(self, scope: Scope, effect: Mapping[str, Json], ending: "Ending") -> Returned:
-        """Run the call that a person approved, see ``Tool.run_approved``."""
-        ...
+    async def run_approved(self, scope: Scope, effect: Mapping[str, Json], ending: "Ending") -> Returned: ...
 
 
 class Toolset(Protocol):
@@ -59,13 +51,21 @@ class Toolset(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ToolTurn:
+    """What the calls of one turn have in common: the ``model`` that makes them, if one does, what the agent's file lets its tools
+    do, and the ``memory`` of the operator whose turn it is. A call over HTTP has none of them."""
+
+    model: str | None = None
+    grants: Grants = NO_GRANTS
+    memory: "Memory | None" = None
+
+
+NO_TURN: Final = ToolTurn()
+
 Needs: TypeAlias = tuple[object, ...]
 """What the methods of a tool receive after the scope."""
-
-
-def no_needs(_: Scope) -> Needs:
-    """Return nothing: the tools need only their arguments."""
-    return ()
+OpenNeeds: TypeAlias = Callable[[Scope], Needs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class BoundTool:
     """The call of a ``Tool``. ``open`` returns what it needs."""
 
     tool: Tool
-    open: Callable[[Scope], Needs]
+    open: OpenNeeds
     seconds: float
 
     async def run(self, scope: Scope) -> Returned:
@@ -89,7 +89,7 @@ class ToolClasses:
     ``seconds`` is their time limit, if it is not that of the class."""
 
     names: Collection[str]
-    open: Callable[[Scope], Needs] = no_needs
+    open: OpenNeeds = lambda _: ()
     seconds: float | None = None
     load: Callable[[str], type[Tool]] = load_tool
 
@@ -112,26 +112,6 @@ class ToolClasses:
         return BoundTool(call, self.open, self.seconds or tool.timeout)
 
 
-def built_in(toolset: str, needs: Callable[[Scope], Needs] = no_needs, seconds: float | None = None) -> ToolClasses:
+def built_in(toolset: str, needs: OpenNeeds = lambda _: (), seconds: float | None = None) -> ToolClasses:
     """Return a toolset of ``registry.TOOLS``."""
-    return ToolClasses(tools_of(toolset), needs, seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class JoinedTools:
-    """The tools of several toolsets as one."""
-
-    toolsets: Sequence[Toolset]
-
-    @property
-    def names(self) -> Sequence[str]:
-        return [name for toolset in self.toolsets for name in toolset.names]
-
-    def specs(self, scope: Scope, names: Collection[str]) -> Sequence[ToolSpec]:
-        return [spec for name in names for spec in self._source(name).specs(scope, [name])]
-
-    def call(self, scope: Scope, name: str, arguments: Mapping[str, Json]) -> ReadyCall:
-        return self._source(name).call(scope, name, arguments)
-
-    def _source(self, name: str) -> Toolset:
-        return next(toolset for toolset in self.toolsets if name in toolset.names)
+    return ToolClasses([name for name, entry in TOOLS.items() if entry.toolset == toolset], needs, seconds)

@@ -30,7 +30,7 @@ async def _no_state(_tool: "TwoStepTool", *_arguments: object) -> str:
 
 
 class TwoStepTool(Tool):
-    """A tool in two steps, which ``ConfirmedTools`` takes. A subclass implements ``preview`` and ``execute``. The token is bound
+    """A tool in two steps, which ``TurnTools`` takes. A subclass implements ``preview`` and ``execute``. The token is bound
     to all fields of the call and to the ``state`` that the preview shows."""
 
     model_config = ConfigDict(json_schema_extra=_move_token_last)
@@ -74,6 +74,8 @@ class TwoStepTool(Tool):
 
 class IndexTool(TwoStepTool):
     """A two-step tool that changes an index."""
+
+    category: ClassVar[str] = "knowledge"
 
     index_id: IndexIdField
 

@@ -301,9 +301,8 @@ class Services:
     @cached_property
     def agents(self) -> "AgentRegistry":
         from spass.agents.registry import AgentRegistry
-        from spass.tools.registry import TOOLS
 
-        agents = AgentRegistry.load(self.settings.agents, self.config, TOOLS, deployed=self.settings.deployed)
+        agents = AgentRegistry.load(self.settings.agents, self.config, deployed=self.settings.deployed)
         _log_notices(agents.notices)
         return agents
 

@@ -31,8 +31,8 @@ from spass.tools.agent_workspace import AgentWorkspace
 from spass.tools.base import CallResult, Rag, Tool
 from spass.tools.gateway import gateway_toolsets
 from spass.tools.grants import Grants, PathPatterns
-from spass.tools.toolbox import Toolbox, ToolTurn
-from spass.tools.toolset import Needs, ToolClasses, Toolset
+from spass.tools.toolbox import Toolbox
+from spass.tools.toolset import Needs, ToolClasses, Toolset, ToolTurn
 from spass.tools.workspace_change import apply_change, run_approved_change
 from spass.workspaces.change import Author, Change
 from spass.workspaces.paths import WorkspacePath, parse_path
@@ -118,7 +118,7 @@ class Desk:
         """Let the agent's model make a call in its turn."""
         scope = replace(self.scope(), agent=AgentName("clerk"), current_session=CurrentSession(SESSION, TURN, "m1", DEFAULT))
         call = ToolCall("call_1", tool, json.dumps(arguments))
-        return await self.toolbox.execute(scope, call, allowed=SPEC.tools, grants=grants)
+        return await self.toolbox.execute(scope, call, allowed=SPEC.tools, turn=ToolTurn(grants=grants))
 
     async def wait_for(self, tool: str, arguments: Mapping[str, Any], grants: Grants = GRANTS) -> ApprovalId:
         """Let the model make a call that waits. Return the id of its approval."""

@@ -7,7 +7,6 @@ import pytest
 from spass.agents.answers import AgentConfig
 from spass.agents.registry import AgentRegistry
 from spass.tenancy.config import load_gateway_config
-from spass.tools.registry import TOOLS
 
 ROOT = Path(__file__).parents[3]
 
@@ -17,7 +16,7 @@ BUNDLED = frozenset({"concise-de", "berlin-tour", "berlin-rag", "researcher", "r
 
 @pytest.fixture(scope="module")
 def agents() -> AgentRegistry:
-    return AgentRegistry.load(ROOT / "agents", load_gateway_config(ROOT / "gateway.yaml"), TOOLS)
+    return AgentRegistry.load(ROOT / "agents", load_gateway_config(ROOT / "gateway.yaml"))
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def config() -> GatewayConfig:
 
 @pytest.fixture(scope="module")
 def agents(config: GatewayConfig) -> AgentRegistry:
-    return AgentRegistry.load(ROOT / "agents", config, TOOLS)
+    return AgentRegistry.load(ROOT / "agents", config)
 
 
 @pytest.fixture(params=LANES)

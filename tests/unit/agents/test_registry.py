@@ -17,7 +17,6 @@ from spass.core.errors import AgentNotFound
 from spass.sandbox import ContainerRunner
 from spass.tenancy.config import GatewayConfig, ModelConfig
 from spass.tenancy.yaml_source import ConfigError
-from spass.tools.registry import TOOLS
 
 CONFIG = GatewayConfig(
     models=(
@@ -61,7 +60,7 @@ GOOD = "name: good\nmodel: talker\n"
 def load(folder: Path, **files: str) -> AgentRegistry:
     for stem, text in files.items():
         (folder / f"{stem}.yaml").write_text(text, encoding="utf-8")
-    return AgentRegistry.load(folder, CONFIG, TOOLS)
+    return AgentRegistry.load(folder, CONFIG)
 
 
 def load_error(folder: Path, **files: str) -> str:
@@ -234,14 +233,14 @@ def test_an_error_names_the_file_with_its_folder(tmp_path: Path, monkeypatch: py
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     nowhere = tmp_path.parent.parent / "nowhere"
     with pytest.raises(ConfigError) as caught:
-        AgentRegistry.load(nowhere, CONFIG, [])
+        AgentRegistry.load(nowhere, CONFIG)
     assert str(caught.value) == f"{nowhere}: the folder does not exist; set SPASS_AGENTS to the folder of agents"
 
 
 def test_a_file_instead_of_the_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "agents").write_text("")
     with pytest.raises(ConfigError, match=r"agents: the folder cannot be read \(Not a directory\)"):
-        AgentRegistry.load(tmp_path / "agents", CONFIG, [])
+        AgentRegistry.load(tmp_path / "agents", CONFIG)
 
 
 @pytest.mark.parametrize("name", ["bad", "", "Good", "good\ud800", "../good"])
@@ -348,4 +347,4 @@ def test_the_defaults_of_a_container_are_those_of_the_runner(tmp_path: Path) -> 
 def test_a_deployed_gateway_refuses_an_agent_in_a_container(tmp_path: Path) -> None:
     (tmp_path / "good.yaml").write_text(f"{GOOD}sandbox: {{}}")
     with pytest.raises(ConfigError, match=r"good\.yaml:3: .*a deployed gateway starts no containers"):
-        AgentRegistry.load(tmp_path, CONFIG, TOOLS, deployed=True)
+        AgentRegistry.load(tmp_path, CONFIG, deployed=True)

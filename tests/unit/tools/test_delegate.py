@@ -15,6 +15,7 @@ from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.tools.delegates import Delegation
 from spass.tools.grants import NO_GRANTS, Grants
+from spass.tools.toolset import ToolTurn
 from tests.unit.tools.fakes import scope_for, toolbox_of
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +40,9 @@ class FakeDelegates:
     async def call(self, arguments: Mapping[str, Json], *, scope: Scope | None = None, grants: Grants = GRANTS) -> ToolOutcome:
         toolbox = toolbox_of(delegates=self, cascade=CASCADE)
         call = ToolCall("call_1", "delegate", json.dumps(arguments))
-        return await toolbox.execute(scope or scope_for(), call, CallReports(call.id), allowed=["delegate"], grants=grants)
+        return await toolbox.execute(
+            scope or scope_for(), call, CallReports(call.id), allowed=["delegate"], turn=ToolTurn(grants=grants)
+        )
 
 
 def error_code(outcome: ToolOutcome) -> str:

@@ -22,6 +22,7 @@ from spass.tenancy.settings import Cascade
 from spass.testing.model import ScriptedModel
 from spass.tools.chat_models import ChatModels
 from spass.tools.toolbox import Toolbox
+from spass.tools.toolset import ToolTurn
 from tests.unit.calls.scripted_provider import CONFIG, audit_of, calls_of, make_scope, memory_store
 from tests.unit.tools.fakes import toolbox_of
 
@@ -40,7 +41,7 @@ def toolbox(model: ScriptedModel, config: GatewayConfig = CONFIG) -> Toolbox:
 
 async def ask(scripted: ScriptedModel, scope: Scope, /, *, by: str | None = None, **arguments: Json) -> ToolOutcome:
     call = ToolCall("call_1", "llm", json.dumps({"prompt": "How many?", **arguments}))
-    return await toolbox(scripted).execute(scope, call, allowed=["llm"], model=by)
+    return await toolbox(scripted).execute(scope, call, allowed=["llm"], turn=ToolTurn(by))
 
 
 async def wait_for_ever() -> None:
@@ -228,6 +229,7 @@ async def test_a_model_that_does_not_answer_before_the_deadline_is_a_timeout(sto
 async def test_the_model_that_is_asked_is_reported_as_progress(store: TenantStore) -> None:
     call = ToolCall("c", "llm", '{"prompt": "How many?"}')
     events = [
-        event async for event in toolbox(ScriptedModel("7")).run_all(make_scope(store), [call], allowed=["llm"], model="large")
+        event
+        async for event in toolbox(ScriptedModel("7")).run_all(make_scope(store), [call], allowed=["llm"], turn=ToolTurn("large"))
     ]
     assert ToolProgress("c", "Asking large.") in events

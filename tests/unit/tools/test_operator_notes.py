@@ -11,6 +11,7 @@ from spass.core.effects import Keep, Note, Recall, Recalled
 from spass.core.messages import Json, ToolCall
 from spass.tools.results import MAX_RESULT_BYTES
 from spass.tools.toolbox import Toolbox
+from spass.tools.toolset import ToolTurn
 from tests.unit.memory.operators import Operators
 from tests.unit.tools.fakes import scope_for, toolbox_of
 
@@ -34,7 +35,7 @@ class ModelOfAnOperator:
 
     async def call(self, name: str, **arguments: Json) -> Any:
         call = ToolCall("c1", name, json.dumps(arguments))
-        outcome = await self.box.execute(scope_for(), call, allowed=TOOLS, memory=self.memory)
+        outcome = await self.box.execute(scope_for(), call, allowed=TOOLS, turn=ToolTurn(memory=self.memory))
         assert json.loads(outcome.message.content) == outcome.result
         return outcome.result
 
@@ -151,7 +152,7 @@ async def test_results_that_do_not_fit_are_left_out(model: ModelOfAnOperator) ->
     for number in range(20):
         await model.call("memory_store", content='"' * 4000 + f" zebra {number}")
     call = ToolCall("c1", "memory_search", '{"query": "zebra", "top_k": 20}')
-    outcome = await model.box.execute(scope_for(), call, allowed=TOOLS, memory=model.memory)
+    outcome = await model.box.execute(scope_for(), call, allowed=TOOLS, turn=ToolTurn(memory=model.memory))
     assert len(outcome.message.content.encode()) < MAX_RESULT_BYTES
     found: Any = outcome.result
     assert 5 <= len(found["results"]) < 20
@@ -176,7 +177,7 @@ async def test_outside_of_an_operator_the_error_is_no_operator(
 async def test_the_calls_of_one_reply_share_the_memory_of_the_turn(model: ModelOfAnOperator) -> None:
     stores = [ToolCall(f"s{n}", "memory_store", json.dumps({"content": f"tea {n}"})) for n in range(6)]
     searches = [ToolCall(f"f{n}", "memory_search", '{"query": "tea"}') for n in range(3)]
-    events = model.box.run_all(scope_for(), [*stores, *searches], allowed=TOOLS, memory=model.memory)
+    events = model.box.run_all(scope_for(), [*stores, *searches], allowed=TOOLS, turn=ToolTurn(memory=model.memory))
     async for _ in events:
         await asyncio.sleep(0)
     assert sorted(await model.find("tea", top_k=20)) == [f"tea {n}" for n in range(6)]
@@ -206,7 +207,7 @@ class FakeMemory:
 async def test_the_default_is_five_results_of_both_rankings(model: ModelOfAnOperator) -> None:
     memory = FakeMemory(tuple(Note(f"k{n}", "tea", 1.0, "now") for n in range(20)))
     call = ToolCall("c1", "memory_search", '{"query": "tea"}')
-    found: Any = (await model.box.execute(scope_for(), call, allowed=TOOLS, memory=memory)).result
+    found: Any = (await model.box.execute(scope_for(), call, allowed=TOOLS, turn=ToolTurn(memory=memory))).result
     assert [note["key"] for note in found["results"]] == [f"k{n}" for n in range(5)]
     assert memory.asked == [Recall("tea", "keyword", 20), Recall("tea", "semantic", 20)]
 

@@ -13,6 +13,7 @@ from spass.tenancy.identity import Caller, Identity
 from spass.tools.grants import Grants, PathPatterns
 from spass.tools.registry import TOOLS
 from spass.tools.toolbox import Toolbox
+from spass.tools.toolset import ToolTurn
 from tests.unit.tools.fakes import toolbox_of
 from tests.unit.workspaces.harness import DEFAULT, WorkspaceHarness
 
@@ -33,7 +34,7 @@ class WorkspaceAgent:
     async def call(self, tool: str, **arguments: Json) -> ToolOutcome:
         paths = PathPatterns(read=tuple(self.read), write=tuple(self.write))
         return await self.toolbox().execute(
-            self.scope(), tool_call(tool, arguments), allowed=TOOLS, grants=Grants(workspace=DEFAULT, paths=paths)
+            self.scope(), tool_call(tool, arguments), allowed=TOOLS, turn=ToolTurn(grants=Grants(DEFAULT, paths))
         )
 
     async def result(self, tool: str, **arguments: Json) -> dict[str, Json]:

@@ -1,15 +1,15 @@
 """The tool ``list_directory``."""
 
 from itertools import islice
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 from pydantic import Field
 
 from spass.calls.scope import Scope
 from spass.core.errors import WorkspaceFileNotFound
 from spass.core.messages import Json
-from spass.tools.agent_workspace import AgentWorkspace, path_not_allowed
-from spass.tools.base import CallResult, Tool
+from spass.tools.agent_workspace import AgentWorkspace, WorkspaceTool, path_not_allowed
+from spass.tools.base import CallResult
 from spass.tools.grants import Grants
 from spass.tools.results import fit_items
 from spass.workspaces.paths import MAX_SEGMENTS, parse_folder, show
@@ -18,7 +18,7 @@ from spass.workspaces.tree import Tree
 MAX_ENTRIES: Final = 500
 
 
-class ListDirectory(Tool):
+class ListDirectory(WorkspaceTool):
     """Lists the files and folders of the workspace, by path and with the sizes of files in bytes.
 
     Use it to find out what there is before you read or change anything. Without a path it lists the root. With depth 1 it lists
@@ -27,9 +27,6 @@ class ListDirectory(Tool):
     Example: {"path": "src", "depth": 2} returns {"path": "src", "entries": [{"path": "src/app", "type": "directory",
     "size": null}, {"path": "src/app/main.py", "type": "file", "size": 812}], "truncated": false}.
     """
-
-    category: ClassVar[str] = "workspace"
-    timeout: ClassVar[float] = 30.0
 
     path: Annotated[str, Field(description="The folder, e.g. src; left out for the root of the workspace.")] = ""
     depth: Annotated[int, Field(ge=1, le=MAX_SEGMENTS, description="How many levels of folders to list.")] = 1

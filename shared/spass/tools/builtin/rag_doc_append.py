@@ -1,7 +1,6 @@
 """The tool ``rag_doc_append``."""
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 from spass.calls.scope import Scope
 from spass.core.messages import Json
@@ -21,8 +20,6 @@ class RagDocAppend(DocumentsTool):
     {"index_id", "doc_count", "ingested", "replaced", "version"}. At most 256 documents of at most 8192 bytes of text each.
     Example: {"index_id": "berlin-info", "documents": [{"id": "tower", "text": "The television tower is 368 metres high."}]}.
     """
-
-    category: ClassVar[str] = "knowledge"
 
     @property
     def view(self) -> View:

@@ -1,7 +1,7 @@
 """The tool ``rag_doc_delete``."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Final
+from typing import Final
 
 from spass.calls.scope import Scope
 from spass.core.messages import Json
@@ -21,8 +21,6 @@ class RagDocDelete(DocumentTool):
     document has changed by then, nothing is deleted and you get an error: make the first call again.
     Example: {"index_id": "berlin-info", "doc_id": "gate"}.
     """
-
-    category: ClassVar[str] = "knowledge"
 
     async def preview(self, scope: Scope, rag: Rag, /) -> Mapping[str, Json]:
         return await self._preview(scope, rag, _EXCERPT_CHARACTERS)

@@ -1,6 +1,6 @@
 """The tool ``rag_doc_list``."""
 
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
@@ -9,13 +9,13 @@ from spass.calls.scope import Scope
 from spass.core.ids import IndexId
 from spass.core.messages import Json
 from spass.rag.index.answers import Document
-from spass.tools.base import IndexIdField, Rag, Tool
+from spass.tools.base import IndexIdField, KnowledgeTool, Rag
 from spass.tools.results import fit_items
 
 _UNTRUNCATED_CHARACTERS: Final = 1000
 
 
-class RagDocList(Tool):
+class RagDocList(KnowledgeTool):
     """Lists the documents of a knowledge index in the order of their ids, page by page, with their texts and metadata.
 
     Use it to see what an index holds; to find what it says about something, use rag_query. A text of more than 1000
@@ -25,9 +25,6 @@ class RagDocList(Tool):
     "...", "text_size_bytes": 218, "text_truncated": false, "metadata": {}, "created_at": "...", "updated_at": "..."}, ...],
     "next_cursor": "..."}.
     """
-
-    category: ClassVar[str] = "knowledge"
-    timeout: ClassVar[float] = 60.0
 
     index_id: IndexIdField
     limit: Annotated[

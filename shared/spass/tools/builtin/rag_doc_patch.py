@@ -1,7 +1,7 @@
 """The tool ``rag_doc_patch``."""
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
 from pydantic import Field, JsonValue, model_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -24,8 +24,6 @@ class RagDocPatch(DocumentTool):
     document. A text has at most 8192 bytes.
     Example: {"index_id": "berlin-info", "doc_id": "gate", "metadata": {"category": "sights", "checked": true}}.
     """
-
-    category: ClassVar[str] = "knowledge"
 
     text: Annotated[Text | SkipJsonSchema[None], Field(description="The new text.")] = None
     metadata: Annotated[

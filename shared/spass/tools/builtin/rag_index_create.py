@@ -1,7 +1,6 @@
 """The tool ``rag_index_create``."""
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound
@@ -23,8 +22,6 @@ class RagIndexCreate(DocumentsTool):
     Example: {"index_id": "berlin-info", "documents": [{"id": "gate", "text": "The Brandenburg Gate was built in 1791.",
     "metadata": {"category": "sights"}}]}.
     """
-
-    category: ClassVar[str] = "knowledge"
 
     async def preview(self, scope: Scope, rag: Rag, /) -> Mapping[str, Json]:
         check_limits(self.documents)

@@ -1,7 +1,7 @@
 """The tool ``rag_index_delete``."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Final
+from typing import Final
 
 from spass.calls.scope import Scope
 from spass.core.messages import Json
@@ -21,8 +21,6 @@ class RagIndexDelete(IndexTool):
     anything in the index has changed by then, nothing is deleted and you get an error: make the first call again.
     Example: {"index_id": "berlin-info"}.
     """
-
-    category: ClassVar[str] = "knowledge"
 
     async def preview(self, scope: Scope, rag: Rag, /) -> Mapping[str, Json]:
         index = await describe_index(scope, self.index)

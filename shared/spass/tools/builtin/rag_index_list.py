@@ -1,16 +1,16 @@
 """The tool ``rag_index_list``."""
 
-from typing import ClassVar, Final
+from typing import Final
 
 from spass.calls.scope import Scope
 from spass.core.messages import Json
 from spass.rag.index.catalog import read_indices
-from spass.tools.base import Rag, Tool
+from spass.tools.base import KnowledgeTool, Rag
 
 _MAX_INDEXES: Final = 100
 
 
-class RagIndexList(Tool):
+class RagIndexList(KnowledgeTool):
     """Lists the knowledge indices: the id of each, how many documents and bytes of text it holds, the model its texts were
     embedded with, its version, and when it was created and last changed.
 
@@ -18,9 +18,6 @@ class RagIndexList(Tool):
     their ids; "more" says whether there are others.
     Example: {} returns {"indices": [{"id": "berlin-info", "doc_count": 42, "total_text_bytes": 18372, ...}], "more": false}.
     """
-
-    category: ClassVar[str] = "knowledge"
-    timeout: ClassVar[float] = 60.0
 
     async def run(self, scope: Scope, _rag: Rag, /) -> Json:
         page = await read_indices(scope, None, _MAX_INDEXES)

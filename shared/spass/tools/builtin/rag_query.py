@@ -1,6 +1,6 @@
 """The tool ``rag_query``."""
 
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -11,7 +11,7 @@ from spass.core.messages import Json
 from spass.rag.index.catalog import read_indices
 from spass.rag.index.documents import QueryText
 from spass.tenancy.scalars import TopK
-from spass.tools.base import Rag, Tool, ToolError
+from spass.tools.base import KnowledgeTool, Rag, ToolError
 from spass.tools.results import fit_items
 
 _MAX_NAMED: Final = 20
@@ -26,7 +26,7 @@ async def _name_indices(scope: Scope) -> str:
     return f"Use one of: {', '.join(index.id for index in page.indices)}{others}."
 
 
-class RagQuery(Tool):
+class RagQuery(KnowledgeTool):
     """Searches one of the knowledge indices for the passages closest in meaning to a question, and returns them best first.
 
     Use it before you answer any question about what an index covers, and answer from what it returns. Each result has the id of
@@ -35,9 +35,6 @@ class RagQuery(Tool):
     that the index does not say.
     Example: {"index_id": "berlin-info", "query": "When was the Brandenburg Gate built?", "top_k": 3}.
     """
-
-    category: ClassVar[str] = "knowledge"
-    timeout: ClassVar[float] = 60.0
 
     index_id: Annotated[str, Field(pattern=RAG_ID, description="The index to search, e.g. berlin-info.")]
     query: Annotated[QueryText, Field(description="What to look for, as a question or a few words.")]

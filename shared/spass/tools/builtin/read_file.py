@@ -1,7 +1,7 @@
 """The tool ``read_file``."""
 
 from functools import partial
-from typing import Annotated, ClassVar, Final, NamedTuple, Self
+from typing import Annotated, Final, NamedTuple, Self
 
 from pydantic import Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -10,8 +10,8 @@ from spass.calls.scope import Scope
 from spass.calls.worker_thread import run_in_worker_thread
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
-from spass.tools.agent_workspace import AgentWorkspace
-from spass.tools.base import CallResult, Tool
+from spass.tools.agent_workspace import AgentWorkspace, WorkspaceTool
+from spass.tools.base import CallResult
 from spass.tools.languages import language_of
 
 MAX_TEXT_BYTES: Final = 48 * 1024
@@ -20,7 +20,7 @@ _MAX_JSON_BYTES: Final = 58 * 1024
 """Bytes of that text as JSON, which escapes quotation marks and line ends: the whole result has at most 64 KiB."""
 
 
-class ReadFile(Tool):
+class ReadFile(WorkspaceTool):
     """Reads a text file of the workspace, whole or some of its lines.
 
     Use it before you say anything about a file, and before you ask for a change of it. Paths are relative to the root of the
@@ -30,9 +30,6 @@ class ReadFile(Tool):
     Example: {"path": "src/main.py", "start_line": 1, "end_line": 40} returns {"path": "src/main.py", "text": "import sys...",
     "start_line": 1, "end_line": 40, "total_lines": 212, "truncated": false}.
     """
-
-    category: ClassVar[str] = "workspace"
-    timeout: ClassVar[float] = 30.0
 
     path: Annotated[str, Field(description="The file's path, e.g. src/main.py.")]
     start_line: Annotated[int, Field(ge=1, description="The first line to return; lines count from 1.")] = 1

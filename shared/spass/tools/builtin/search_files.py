@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 import anyio.to_thread
 from pydantic import AfterValidator, Field
@@ -13,8 +13,7 @@ from spass.calls.scope import Scope
 from spass.core.messages import Json
 from spass.core.text_checks import reject_blank
 from spass.core.time import Deadline
-from spass.tools.agent_workspace import AgentWorkspace
-from spass.tools.base import Tool
+from spass.tools.agent_workspace import AgentWorkspace, WorkspaceTool
 from spass.tools.results import fit_items
 from spass.workspaces.globs import Globs
 from spass.workspaces.paths import WorkspacePath
@@ -42,7 +41,7 @@ def _check_text(text: str) -> str:
     return reject_blank(text)
 
 
-class SearchFiles(Tool):
+class SearchFiles(WorkspaceTool):
     """Searches the text files of the workspace for a text, and returns the lines that contain it with their paths and numbers.
 
     Use it to find where something is defined, used or mentioned. The text is matched as it is, whatever its case; it is not a
@@ -52,9 +51,6 @@ class SearchFiles(Tool):
     Example: {"text": "def main", "glob": "src/**/*.py", "max_results": 20} returns {"matches": [{"path": "src/app/main.py",
     "line": 12, "text": "def main() -> None:"}], "truncated": false}.
     """
-
-    category: ClassVar[str] = "workspace"
-    timeout: ClassVar[float] = 30.0
 
     text: Annotated[
         str, Field(min_length=1, max_length=500, description="The text to find, a part of one line."), AfterValidator(_check_text)

@@ -16,6 +16,7 @@ from spass.tools.chat_models import ChatModels
 from spass.tools.editor.protocol import Ask, Editor, EditRequest, EditResult, MayEdit
 from spass.tools.grants import EditorSettings, Grants, PathPatterns
 from spass.tools.toolbox import Toolbox
+from spass.tools.toolset import ToolTurn
 from spass.workspaces.versions import Version, list_versions
 from tests.unit.calls.scripted_provider import CONFIG, calls_of, make_scope
 from tests.unit.tools.fakes import toolbox_of
@@ -104,8 +105,7 @@ class EditHarness:
             call,
             CallReports(call.id, report),
             allowed=["aider_edit"],
-            model="small",
-            grants=self.grants,
+            turn=ToolTurn("small", self.grants),
         )
 
     async def versions(self) -> Sequence[Version]:

@@ -1,12 +1,15 @@
-"""Consent to the calls of tools in two steps: a confirm token of the caller, or a person's approval."""
+"""The tools of one turn, and the consent to their calls in two steps: a confirm token of the caller, or a person's approval."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeGuard
 
 from spass.calls.scope import Scope
+from spass.core.errors import ToolNotFound
+from spass.core.json import replace_surrogates
 from spass.core.messages import Json, ToolSpec
 from spass.rag.index.precondition import IndexChanged
+from spass.tools.arguments import parse
 from spass.tools.base import CallResult, Returned
 from spass.tools.confirm_tokens import CONFIRM_SECONDS, ConfirmTokens, RecordResult, UnsignedToken, strip_tag, token_expiry
 from spass.tools.consent import Consent, to_result
@@ -18,29 +21,54 @@ if TYPE_CHECKING:  # only a gated call needs it
 
 
 @dataclass(frozen=True, slots=True)
-class ConfirmedTools:
-    """The tools of ``inner``, whose two-step calls need consent: an approval if the tool is one of ``gates``, else a token.
+class TurnTools:
+    """The tools of all ``toolsets`` of a turn, of which only those in ``offered`` are known, or all. A call in two steps needs
+    consent: an approval if its tool is one of ``gates``, else a token.
 
     ``record_result`` returns the writes that a change includes in its transaction, so that the result is stored with it.
     """
 
-    inner: Toolset
-    gates: Collection[str]
+    toolsets: Sequence[Toolset]
     tokens: ConfirmTokens
+    offered: Collection[str] | None = None
+    gates: Collection[str] = ()
     record_result: RecordResult | None = None
 
-    @property
-    def names(self) -> Collection[str]:
-        return self.inner.names
+    def has(self, name: str) -> bool:
+        """Return whether the tool ``name`` is known."""
+        return self._source(name) is not None
 
-    def specs(self, scope: Scope, names: Collection[str]) -> Sequence[ToolSpec]:
-        return self.inner.specs(scope, names)
+    def specs(self, scope: Scope, names: Sequence[str]) -> tuple[ToolSpec, ...]:
+        """Return those of the tools ``names`` that the caller may call, as a model sees them.
 
-    def call(self, scope: Scope, name: str, arguments: Mapping[str, Json]) -> ReadyCall:
-        call = self.inner.call(scope, name, arguments)
+        Raises:
+            ToolNotFound: one of the names is unknown.
+        """
+        return tuple(spec for name in names for spec in self._require(name).specs(scope, [name]))
+
+    def call(self, scope: Scope, name: str, arguments: Mapping[str, Json] | str) -> ReadyCall:
+        """Return a call of the tool ``name``. The ``arguments`` may be the text of a model.
+
+        Raises:
+            ToolNotFound, AdminRequired, InvalidArguments: there can be no such call.
+        """
+        source = self._require(name)
+        call = source.call(scope, name, parse(arguments) if isinstance(arguments, str) else arguments)
         if isinstance(call, BoundTool) and isinstance(call.tool, TwoStepTool):
             return TwoStepCall(call, call.tool, self)
         return call
+
+    def _source(self, name: str) -> Toolset | None:
+        is_offered = self.offered is None or name in self.offered
+        return next((toolset for toolset in self.toolsets if name in toolset.names), None) if is_offered else None
+
+    def _require(self, name: str) -> Toolset:
+        source = self._source(name)
+        if source is None:
+            known = [tool for toolset in self.toolsets for tool in toolset.names] if self.offered is None else self.offered
+            excerpt = replace_surrogates(name)[:80]
+            raise ToolNotFound(f"There is no tool {excerpt!r}. There are: {', '.join(known) or 'none'}.", param="name")
+        return source
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +77,7 @@ class TwoStepCall:
 
     bound: BoundTool
     tool: TwoStepTool
-    rules: ConfirmedTools
+    rules: TurnTools
 
     @property
     def seconds(self) -> float:
