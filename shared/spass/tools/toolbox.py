@@ -244,9 +244,11 @@ async def _attempt(
     try:
         call = prepare()
         async with asyncio.timeout(min(call.seconds, scope.deadline.remaining())):  # wait_for could lose a cancellation
-            result = await run(call, scope)
+            returned = await run(call, scope)
+        result = returned if isinstance(returned, CallResult) else CallResult(returned)
+        bounded = replace(result, result=_bound(result.result))
         status = audit.OK
-        return result if isinstance(result, CallResult) else CallResult(result)
+        return bounded
     except TimeoutError:
         status = TOOL_TIMEOUT
         return error_result(ToolError("The tool did not answer in time. Call it once more, or answer without it.", code=status))
@@ -260,3 +262,15 @@ async def _attempt(
         raise
     finally:
         await recorder.finish(status)
+
+
+def _bound(result: Json) -> Json:
+    """Return ``result``, or its beginning if it is too long.
+
+    Raises:
+        ToolError: it is not JSON.
+    """
+    try:
+        return truncate_result(result)[0]
+    except (TypeError, ValueError, RecursionError):
+        raise ToolError("The tool returned something that cannot be read. Answer without it.") from None
