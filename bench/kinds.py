@@ -31,7 +31,7 @@ from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, T
 from spass.models.types import ChatDelta
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.identity import Caller, Identity
-from spass.tools.side_by_side import run_side_by_side
+from spass.tools.concurrent_calls import run_calls
 
 PEER: Final = ROOT / ".venv-peers" / "bin" / "python"
 ANSWER: Final = "The sum is 3."
@@ -107,7 +107,7 @@ async def add(call: ToolCall, _: CallReports) -> ToolOutcome:
 
 
 def call_tools(calls: Sequence[ToolCall]) -> AsyncGenerator[CallEvent, None]:
-    return run_side_by_side(calls, add, concurrency=8)
+    return run_calls(calls, add, concurrency=8)
 
 
 def new_scope() -> Scope:

@@ -22,7 +22,7 @@ from spass.core.effects import Infer, Keep, Note, Recall, Recalled, ToolOutcome
 from spass.core.events import CallEvent, collect
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolCallDelta, ToolSpec
 from spass.models.types import ChatDelta
-from spass.tools.side_by_side import run_side_by_side
+from spass.tools.concurrent_calls import run_calls
 
 TOOLS: Final = 5
 RESULT: Final = "The pump failed because the filter was clogged; the level of the basin then rose. " * 40  # 3,300 characters
@@ -111,7 +111,7 @@ async def _look_up(call: ToolCall, _: CallReports) -> ToolOutcome:
 
 
 def _call_tools(calls: Sequence[ToolCall]) -> AsyncGenerator[CallEvent, None]:
-    return run_side_by_side(calls, _look_up, concurrency=8)
+    return run_calls(calls, _look_up, concurrency=8)
 
 
 async def run(values: Mapping[str, Any]) -> tuple[MeteredModel, TwentyNotes]:

@@ -21,9 +21,17 @@ from typing import Final
 from spass.sandbox.runner import DEFAULT_IMAGE
 
 _LIBRARY: Final = Path(__file__).resolve().parent.parent / "shared"
-_MODULES: Final = ("__init__.py", "core", "redaction", "sandbox", "agents/__init__.py", "agents/inside.py", "agents/kinds")
+_MODULES: Final = (
+    "__init__.py",
+    "core",
+    "redaction",
+    "sandbox",
+    "agents/__init__.py",
+    "agents/container_main.py",
+    "agents/kinds",
+)
 _PLACE: Final = Path("opt/spass")
-_START: Final = "from spass.agents.inside import main\n\nmain()\n"
+_START: Final = "from spass.agents.container_main import main\n\nmain()\n"
 _LEFT_OUT: Final = shutil.ignore_patterns(
     *("__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3"),
     *("ensurepip", "config-*", "*.a"),

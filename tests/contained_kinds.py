@@ -21,7 +21,7 @@ from tests.simulated.interpreter import InProcessSandbox
 from tests.unit.agents.driver_harness import NoteBook, Script, ScriptedReply, ScriptedWorld, check_events
 
 _LIBRARY: Final = Path(__file__).resolve().parents[1] / "shared"
-IMAGE: Final = f"import sys\nsys.path.insert(0, {str(_LIBRARY)!r})\nfrom spass.agents.inside import main\nmain()\n"
+IMAGE: Final = f"import sys\nsys.path.insert(0, {str(_LIBRARY)!r})\nfrom spass.agents.container_main import main\nmain()\n"
 """The program of the image ``spass-sandbox``."""
 SPECS: Final = (ToolSpec("calculator", "Calculate.", {"type": "object", "properties": {"expression": {"type": "string"}}}),)
 CONTEXT: Final = AgentContext(

@@ -69,10 +69,10 @@ async def _forget_removed(services: Services, tenants: list[TenantId]) -> dict[s
 
 async def _run_code(services: Services) -> dict[str, Json]:
     """Keep the sandbox of a deployment active. Return what the line of the sweep says about it."""
-    from spass.sandbox.daily import run_daily_cell
+    from spass.sandbox.keep_function_active import keep_function_active
 
     try:
-        return {"sandbox": "ok"} if await run_daily_cell(services.sandbox) else {}
+        return {"sandbox": "ok"} if await keep_function_active(services.sandbox) else {}
     except Exception as error:  # noqa: BLE001 (the sweep continues)
         write_line({**failure_line(error, ""), "event": "sandbox_failed"})
         return {"sandbox": "failed"}

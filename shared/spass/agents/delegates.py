@@ -11,9 +11,9 @@ from spass.core.errors import Internal, SpassError, StorageUnavailable
 from spass.core.events import Event, Failed, Nested, Outcome, ToolCallFinished, ToolCallStarted, ToolProgress
 from spass.redaction.log import failure_line, write_line
 from spass.tools.base import ToolError
+from spass.tools.call_results import waiting_results
 from spass.tools.delegates import Delegation
 from spass.tools.grants import Grants
-from spass.tools.outcomes import waiting_results
 
 
 class AgentDelegates:

@@ -32,7 +32,7 @@ from spass.tools.toolset import ToolTurn
 if TYPE_CHECKING:
     from spass.agents.performers.code import CallToolsWithin
     from spass.rag.search.reader import Reader
-    from spass.tools.outside import Fetcher
+    from spass.tools.page_fetcher import PageFetcher
 
 _MAX_RETRIEVAL_CHARACTERS: Final = 2000
 """Characters of a message that are searched for. More text does not improve the search, and embedding it takes seconds."""
@@ -74,7 +74,7 @@ class Engine:
         reader: "Reader",
         cascade: Cascade,
         availability: Availability | None = None,
-        fetcher: "Callable[[], Fetcher]" = open_fetcher,
+        fetcher: "Callable[[], PageFetcher]" = open_fetcher,
         open_memory: OpenMemory = no_memory,
     ) -> None:
         self.open_memory = open_memory

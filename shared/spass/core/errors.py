@@ -35,7 +35,7 @@ ConditionFailed · TransactionFailed · TransactionConflict · InvalidUpdate · 
 AttemptFailed · EventTooLong · BrokenEventStream · SigningFailed · InvalidJson · ToolError · ChildFailed · InvalidExpression ·
 IngestRefused · StopWork · NotHandled · NotCalls · FunctionFailed · ConfigError · MaxTurns · UnknownKind · AnswerTooLong ·
 UsageError · SpassApiError · SpassUnreachable · RequestFailed · ConfinementFailed ·
-ContainerFailed · MountRefused · NoFreeSlot · CellStopped · FunctionThrottled · FunctionLost · UnknownSandbox · NotFetched
+ContainerFailed · MountRefused · NoFreeSlot · CellStopped · FunctionThrottled · FunctionLost · UnknownSandbox · FetchRefused
 """
 
 from collections.abc import Mapping

@@ -41,11 +41,11 @@ from spass.store.writes import Write
 from spass.tools.answers import ToolResult
 from spass.tools.arguments import InvalidArguments
 from spass.tools.base import CallResult, Returned, ToolError
+from spass.tools.call_results import error_result, outcome_of
+from spass.tools.concurrent_calls import run_calls
 from spass.tools.confirm_tokens import ConfirmTokens
 from spass.tools.grants import NO_GRANTS, Grants
-from spass.tools.outcomes import error_result, outcome_of
 from spass.tools.results import ToolAnswer, truncate_result
-from spass.tools.side_by_side import run_side_by_side
 from spass.tools.toolset import NO_TURN, ReadyCall, Toolset, ToolTurn
 from spass.tools.turn_tools import TurnTools, needs_confirmation
 
@@ -131,7 +131,7 @@ class Toolbox:
             StorageUnavailable, Internal: the turn cannot continue. The other calls were cancelled, and all have ended.
         """
         run = partial(self.execute, scope, allowed=allowed, turn=turn)
-        async with aclosing(run_side_by_side(calls[:MAX_CALLS], run, concurrency=_CONCURRENCY)) as events:
+        async with aclosing(run_calls(calls[:MAX_CALLS], run, concurrency=_CONCURRENCY)) as events:
             async for event in events:
                 yield event
         for call in calls[MAX_CALLS:]:

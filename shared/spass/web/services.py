@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from spass.tools.base import Rag
     from spass.tools.chat_models import ChatModels
     from spass.tools.editor.protocol import Editor
-    from spass.tools.outside import Fetcher
+    from spass.tools.page_fetcher import PageFetcher
     from spass.tools.search.engine import SearchEngine
     from spass.tools.toolbox import Toolbox
     from spass.workspaces.service import Workspaces
@@ -327,10 +327,10 @@ class Services:
         )
 
     @cached_property
-    def fetcher(self) -> "Fetcher":
-        from spass.tools.outside import Fetcher
+    def fetcher(self) -> "PageFetcher":
+        from spass.tools.page_fetcher import PageFetcher
 
-        return Fetcher()
+        return PageFetcher()
 
     @cached_property
     def availability(self) -> "Availability":

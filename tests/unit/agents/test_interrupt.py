@@ -37,7 +37,7 @@ from spass.core.time import Deadline
 from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.store.leases import LeaseLost, renewing
 from spass.testing.model import Answer
-from spass.tools.side_by_side import run_side_by_side
+from spass.tools.concurrent_calls import run_calls
 from tests.sampling import SOAK
 from tests.unit.agents.driver_harness import USAGE, ScriptedReply, ScriptedWorld, check_events, echo
 from tests.unit.agents.engine_harness import EngineHarness, agent, says, spoken
@@ -103,7 +103,7 @@ class PausingWorld(ScriptedWorld):
         self.rounds += 1
         self.open_streams += 1
         try:
-            async with aclosing(run_side_by_side(calls, self._call, concurrency=2)) as events:
+            async with aclosing(run_calls(calls, self._call, concurrency=2)) as events:
                 async for event in events:
                     yield event
         finally:

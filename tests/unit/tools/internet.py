@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from spass.models.providers.direct import DirectTransport
-from spass.tools.outside import Fetcher
+from spass.tools.page_fetcher import PageFetcher
 
 PUBLIC = "93.184.216.34"
 """The address of every name that has no other."""
@@ -35,8 +35,8 @@ class Internet:
         return _Transport(self)
 
     @property
-    def fetcher(self) -> Fetcher:
-        return Fetcher(self.resolve, self.open_transport)
+    def fetcher(self) -> PageFetcher:
+        return PageFetcher(self.resolve, self.open_transport)
 
 
 class _Transport(httpx.AsyncBaseTransport):

@@ -32,9 +32,9 @@ from spass.core.tasks import run_concurrently
 from spass.metering import audit
 from spass.metering.audit import CallKind
 from spass.tools.base import TOOL_FAILED, CallResult
-from spass.tools.outcomes import outcome_of, waiting_results
+from spass.tools.call_results import outcome_of, waiting_results
+from spass.tools.concurrent_calls import run_calls
 from spass.tools.results import fit_approvals, fit_cell
-from spass.tools.side_by_side import run_side_by_side
 
 TOO_MANY_SUB_CALLS: Final = "too_many_sub_calls"
 """The code of the error of a query after the last one that a turn may make."""
@@ -115,7 +115,7 @@ class CodePerformer:
             results.append(result)
             return _outcome(call, result, work.outcomes, recorder.duration_ms)
 
-        async with aclosing(run_side_by_side((call,), run, concurrency=1)) as events:
+        async with aclosing(run_calls((call,), run, concurrency=1)) as events:
             async for event in events:
                 yield event
         yield results[0]

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 from spass.core.effects import Page
 
 if TYPE_CHECKING:
-    from spass.tools.outside import Fetcher
+    from spass.tools.page_fetcher import PageFetcher
 
 
-def open_fetcher() -> "Fetcher":
+def open_fetcher() -> "PageFetcher":
     """Return a fetcher of pages."""
-    from spass.tools.outside import Fetcher
+    from spass.tools.page_fetcher import PageFetcher
 
-    return Fetcher()
+    return PageFetcher()
 
 
 class PagePerformer:
@@ -23,7 +23,7 @@ class PagePerformer:
     anything anywhere. A turn whose input a model wrote has no input here.
     """
 
-    def __init__(self, input: str, fetcher: "Callable[[], Fetcher]" = open_fetcher) -> None:
+    def __init__(self, input: str, fetcher: "Callable[[], PageFetcher]" = open_fetcher) -> None:
         self._input = input
         self._fetcher = fetcher
         self._fetched: set[str] = set()

@@ -27,14 +27,14 @@ from spass.core.errors import InternalError
 from spass.core.json import dump_line
 from spass.sandbox.answers import EFFECT, OUTPUT_END, OUTPUT_START
 from spass.sandbox.child_process import hide_memory
-from spass.sandbox.inside_children import InsideChildren
+from spass.sandbox.container_code_host import ContainerCodeHost
 
 _STDOUT: Final = 1
 
 
 async def serve() -> None:
     """Read the payload, do what it says, and write the answer."""
-    children = InsideChildren(lambda message: _write(f"{EFFECT} {dump_line(message)}"))
+    children = ContainerCodeHost(lambda message: _write(f"{EFFECT} {dump_line(message)}"))
     await children.connect()
     payload = await children.next_line() or {}
     if "agent_id" in payload:
@@ -49,7 +49,7 @@ async def serve() -> None:
     _write(f"{OUTPUT_START}\n{dump_line(answer)}\n{OUTPUT_END}")
 
 
-async def _run_kind(payload: Mapping[str, Any], children: InsideChildren) -> Mapping[str, Any]:
+async def _run_kind(payload: Mapping[str, Any], children: ContainerCodeHost) -> Mapping[str, Any]:
     """Run a kind and return its answer, or an error that says what is wrong."""
     try:
         agent = KINDS.get(payload["agent_id"])(**_parameters(payload["params"]))
@@ -67,7 +67,7 @@ async def _run_kind(payload: Mapping[str, Any], children: InsideChildren) -> Map
     return encoded
 
 
-async def _continue(source: Source, effect: Effect, children: InsideChildren) -> Effect | Answer:
+async def _continue(source: Source, effect: Effect, children: ContainerCodeHost) -> Effect | Answer:
     """Ask the gateway for ``effect``, and return what follows."""
     _write(f"{EFFECT} {dump_line(encode(effect))}")
     while True:

@@ -24,7 +24,7 @@ _OPENED: Final = re.compile(r"(?m)^(?:mem|environ) of process \d+$")
 _OUTPUT: Final = "42\n"
 
 
-async def run_daily_cell(sandbox: Sandbox) -> bool:
+async def keep_function_active(sandbox: Sandbox) -> bool:
     """Run a line of code if the sandbox is a Lambda function. Return whether it is one.
 
     Raises:

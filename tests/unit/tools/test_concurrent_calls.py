@@ -15,8 +15,8 @@ from spass.core.errors import StorageUnavailable
 from spass.core.events import CallEvent, Nested, ToolCallFinished, ToolCallStarted, ToolProgress
 from spass.core.messages import ToolCall
 from spass.tools.base import CallResult
-from spass.tools.outcomes import outcome_of
-from spass.tools.side_by_side import run_side_by_side
+from spass.tools.call_results import outcome_of
+from spass.tools.concurrent_calls import run_calls
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +75,7 @@ async def test_every_started_call_finishes_once_and_none_outlives_the_iterator(p
     runner = Runner(plans)
     calls = [ToolCall(str(index), "tool", "{}") for index in range(len(plans))]
     before = asyncio.all_tasks()
-    iterator = run_side_by_side(calls, runner.run, concurrency=CONCURRENCY)
+    iterator = run_calls(calls, runner.run, concurrency=CONCURRENCY)
     events: list[CallEvent] = []
     failed = False
     try:

@@ -15,7 +15,7 @@ import pytest
 from spass.core.effects import Page
 from spass.models.providers import direct
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
-from spass.tools import outside
+from spass.tools import page_fetcher
 from tests.unit.certificates import self_signed
 from tests.unit.tools.internet import PUBLIC, Internet
 
@@ -218,20 +218,20 @@ async def silence() -> AsyncIterator[bytes]:
 async def test_the_seconds_count_for_the_whole_page(
     pieces: Callable[[], AsyncIterator[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outside, "SECONDS", 0.4)
+    monkeypatch.setattr(page_fetcher, "SECONDS", 0.4)
     page = await fetch_raw(pieces)
     assert page.error is not None
     assert "seconds" in page.error
 
 
 async def test_a_resolver_that_does_not_answer_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outside, "SECONDS", 0.1)
+    monkeypatch.setattr(page_fetcher, "SECONDS", 0.1)
 
     async def resolve(_: str) -> list[str]:
         await asyncio.sleep(30)
         return []
 
-    page = await outside.Fetcher(resolve).fetch("http://slow.example/", 4000)
+    page = await page_fetcher.PageFetcher(resolve).fetch("http://slow.example/", 4000)
     assert "seconds" in (page.error or "")
 
 

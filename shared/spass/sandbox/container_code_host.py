@@ -21,7 +21,7 @@ _TICK_SECONDS: Final = 0.1
 Report = Callable[[Mapping[str, Any]], None]
 
 
-class InsideChildren:
+class ContainerCodeHost:
     """The lines of standard input. Those for a child are passed on; the others are for the kind. One child runs at a time.
 
     ``report`` sends a line to the gateway: each line of the child, its processor time, and once its end.

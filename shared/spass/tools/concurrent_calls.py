@@ -14,7 +14,7 @@ from spass.core.json import replace_surrogates
 from spass.core.messages import ToolCall
 from spass.core.tasks import run_concurrently
 from spass.store.shielded import run_shielded
-from spass.tools.outcomes import outcome_of_failure
+from spass.tools.call_results import outcome_of_failure
 
 RunCall: TypeAlias = Callable[[ToolCall, CallReports], Awaitable[ToolOutcome]]
 """Run one call. An error that it raises ends all calls."""
@@ -22,7 +22,7 @@ RunCall: TypeAlias = Callable[[ToolCall, CallReports], Awaitable[ToolOutcome]]
 _MAX_PROGRESS_CHARACTERS: Final = 500
 
 
-async def run_side_by_side(calls: Sequence[ToolCall], run: RunCall, *, concurrency: int) -> AsyncGenerator[CallEvent, None]:
+async def run_calls(calls: Sequence[ToolCall], run: RunCall, *, concurrency: int) -> AsyncGenerator[CallEvent, None]:
     """Run ``calls``, at most ``concurrency`` at the same time, and yield their events as they happen.
 
     Every call that was started is finished. If ``run`` raises an error, cancel the other calls, start no further call, yield the

@@ -45,7 +45,7 @@ _TOO_LONG: Final = "The page is longer than 2 MiB."
 _NO_ADDRESS: Final = "The host has no public address."
 
 
-class NotFetched(Exception):
+class FetchRefused(Exception):
     """The page was not fetched. The message is the reason, for a model and a person. It quotes nothing that a host answered."""
 
 
@@ -72,7 +72,7 @@ async def resolve_name(name: str) -> Sequence[str]:
     return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
-class Fetcher:
+class PageFetcher:
     """Fetch pages. ``resolve`` and ``open_transport`` are replaced by tests."""
 
     def __init__(self, resolve: Resolve = resolve_name, open_transport: OpenTransport = _open_direct) -> None:
@@ -85,7 +85,7 @@ class Fetcher:
             async with asyncio.timeout(SECONDS):
                 answer = await self._follow(url)
                 text = await self._read(answer, max_characters)
-        except NotFetched as failure:
+        except FetchRefused as failure:
             return Page(error=str(failure))
         except TimeoutError:
             return Page(error=f"The page did not arrive within {SECONDS:.0f} seconds.")
@@ -111,8 +111,8 @@ class Fetcher:
             try:
                 url = str(target.join(answer.location))
             except (httpx.InvalidURL, ValueError):
-                raise NotFetched("The page redirects to something that is not a URL.") from None
-        raise NotFetched(f"The page redirects more than {MAX_REDIRECTS} times.")
+                raise FetchRefused("The page redirects to something that is not a URL.") from None
+        raise FetchRefused(f"The page redirects more than {MAX_REDIRECTS} times.")
 
     async def _get(self, target: httpx.URL) -> _Answer:
         name = target.raw_host.decode("ascii")
@@ -142,7 +142,7 @@ class Fetcher:
         literal = _literal(name)
         addresses = [literal] if literal is not None else [ip_address(text) for text in await self._resolve(name)]
         if not addresses or not all(map(is_public, addresses)):
-            raise NotFetched(_NO_ADDRESS)
+            raise FetchRefused(_NO_ADDRESS)
         return min(addresses, key=lambda address: address.version)  # some networks have no way out for IPv6
 
 
@@ -150,23 +150,23 @@ def _parse(text: str) -> httpx.URL:
     """Return the URL without its fragment. Its host is an address or a name in ASCII, without a final dot.
 
     Raises:
-        NotFetched: the URL is not one that is fetched.
+        FetchRefused: the URL is not one that is fetched.
     """
     if len(text) > _MAX_URL_CHARACTERS:
-        raise NotFetched(f"The URL is longer than {_MAX_URL_CHARACTERS} characters.")
+        raise FetchRefused(f"The URL is longer than {_MAX_URL_CHARACTERS} characters.")
     try:
         url = httpx.URL(text).copy_with(fragment=None)
         name = url.raw_host.decode("ascii").removesuffix(".")
     except (httpx.InvalidURL, ValueError):
-        raise NotFetched("This is not a valid URL.") from None
+        raise FetchRefused("This is not a valid URL.") from None
     if url.scheme not in _PORTS:
-        raise NotFetched("Only http and https are fetched.")
+        raise FetchRefused("Only http and https are fetched.")
     if url.userinfo:
-        raise NotFetched("A URL with credentials is not fetched.")
+        raise FetchRefused("A URL with credentials is not fetched.")
     if url.port not in (None, *_PORTS.values()):
-        raise NotFetched("Only the ports 80 and 443 are fetched.")
+        raise FetchRefused("Only the ports 80 and 443 are fetched.")
     if _literal(name) is None and (len(name) > _MAX_NAME or not _NAME.fullmatch(name) or _is_number(name)):
-        raise NotFetched("The URL has no valid host.")
+        raise FetchRefused("The URL has no valid host.")
     return url.copy_with(host=name)
 
 
@@ -187,17 +187,17 @@ async def _read_answer(response: httpx.Response) -> _Answer:
     if response.status_code in _REDIRECTS and (location := response.headers.get("location")):
         return _Answer(location=location)
     if not response.is_success:
-        raise NotFetched(f"The host answered with status {response.status_code}.")
+        raise FetchRefused(f"The host answered with status {response.status_code}.")
     content_type = response.headers.get("content-type", "")
     media_type = content_type.partition(";")[0].strip().lower()
     if not _TEXT.fullmatch(media_type):
-        raise NotFetched("The page is not text.")
+        raise FetchRefused("The page is not text.")
     limited = httpx.Response(response.status_code, headers=response.headers, stream=_Limited(response.stream))
     content = bytearray()
     async for piece in iter_decompressed(limited):
         content += piece
         if len(content) > MAX_BYTES:
-            raise NotFetched(_TOO_LONG)
+            raise FetchRefused(_TOO_LONG)
     charset = _CHARSET.search(content_type)
     return _Answer(bytes(content), media_type, charset[1] if charset else None)
 
@@ -214,5 +214,5 @@ class _Limited(httpx.AsyncByteStream):
             async for piece in self._stream:
                 size += len(piece)
                 if size > MAX_BYTES:
-                    raise NotFetched(_TOO_LONG)
+                    raise FetchRefused(_TOO_LONG)
                 yield piece

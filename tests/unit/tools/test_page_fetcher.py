@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from spass.core.effects import Page
-from spass.tools import outside
-from spass.tools.outside import Fetcher, resolve_name
+from spass.tools import page_fetcher
+from spass.tools.page_fetcher import PageFetcher, resolve_name
 from tests.hostile_urls import RESOLUTIONS, hostile_urls, is_public_by_bytes
 from tests.unit.tools.internet import PUBLIC
 
@@ -68,7 +68,7 @@ async def resolve_all(name: str) -> Sequence[str]:
 
 async def fetch(url: str, *answers: httpx.Response) -> tuple[Page, Recording]:
     transport = Recording(*answers)
-    return await Fetcher(resolve_all, lambda: transport).fetch(url, 4000), transport
+    return await PageFetcher(resolve_all, lambda: transport).fetch(url, 4000), transport
 
 
 def test_the_corpus_has_more_than_300_urls() -> None:
@@ -125,9 +125,9 @@ async def test_a_name_is_resolved_once_so_a_second_answer_leads_nowhere() -> Non
         return answers.pop(0)
 
     transport = Recording(page())
-    found = await Fetcher(rebind, lambda: transport).fetch("http://rebind.example/", 4000)
+    found = await PageFetcher(rebind, lambda: transport).fetch("http://rebind.example/", 4000)
     assert (found.text, transport.hosts, asked) == ("Secret.", ["93.184.216.34"], ["rebind.example"])
-    assert (await Fetcher(rebind, lambda: transport).fetch("http://rebind.example/", 4000)).error
+    assert (await PageFetcher(rebind, lambda: transport).fetch("http://rebind.example/", 4000)).error
     assert transport.hosts == ["93.184.216.34"]
 
 
@@ -139,7 +139,7 @@ async def test_a_redirect_is_resolved_and_judged_anew() -> None:
 
     for last, hosts in (("second", ["93.184.216.34", "1.1.1.1"]), ("third", ["93.184.216.34"])):
         transport = Recording(redirect(f"https://{last}.example/x"), page())
-        found = await Fetcher(resolve, lambda transport=transport: transport).fetch("http://first.example/", 4000)  # type: ignore[misc]
+        found = await PageFetcher(resolve, lambda transport=transport: transport).fetch("http://first.example/", 4000)  # type: ignore[misc]
         assert (transport.hosts, bool(found.error)) == (hosts, last == "third")
 
 
@@ -158,7 +158,7 @@ async def test_the_first_ipv4_address_is_used_because_not_every_network_has_ipv6
         return ["2606:4700::1111", "1.1.1.1", "1.0.0.1"]
 
     transport = Recording(page())
-    await Fetcher(resolve, lambda: transport).fetch("http://both.example/", 4000)
+    await PageFetcher(resolve, lambda: transport).fetch("http://both.example/", 4000)
     assert transport.hosts == ["1.1.1.1"]
 
 
@@ -226,7 +226,7 @@ async def test_a_private_name_and_a_missing_name_have_the_same_reason() -> None:
 
 
 async def test_only_the_characters_asked_for_are_returned() -> None:
-    found = await Fetcher(resolve_all, lambda: Recording(page("é" * 5000))).fetch("http://public.example/", 4000)
+    found = await PageFetcher(resolve_all, lambda: Recording(page("é" * 5000))).fetch("http://public.example/", 4000)
     assert found.text == "é" * 4000
 
 
@@ -252,4 +252,4 @@ async def test_the_system_resolver_answers_for_whole_names_and_not_at_all_for_ot
 
 
 def test_the_limits_are_those_of_the_contract() -> None:
-    assert (outside.SECONDS, outside.MAX_BYTES, outside.MAX_REDIRECTS) == (10, 2 * 1024 * 1024, 3)
+    assert (page_fetcher.SECONDS, page_fetcher.MAX_BYTES, page_fetcher.MAX_REDIRECTS) == (10, 2 * 1024 * 1024, 3)
