@@ -12,10 +12,11 @@ from spass.core.ids import ManagedAgentId, TenantId, new_id
 from spass.core.jobs import Delivery, RunAgent, Tick, WorkKind, body_of, job_of
 from spass.core.messages import Message
 from spass.core.time import Deadline, timestamp
-from spass.managed.records import ManagedAgent, Run, Schedule, decode_run
+from spass.managed.records import ManagedAgent, Run, Schedule
 from spass.managed.schedules import schedule_hash
 from spass.managed.sweep import ManagedSweep
 from spass.store import keys
+from spass.store.codec import decode
 from spass.tenancy.config import GatewayConfig
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, FaultPlan, inject
@@ -89,7 +90,7 @@ class FairRuns(FairWorld):
     def stored_runs(self, tenant: TenantId) -> list[Run]:
         prefix = f"{keys.tenant_prefix(tenant)}MAGENT#"
         return [
-            decode_run(item)
+            decode(Run, item)
             for item in self.aws.table.items()
             if str(item["pk"]).startswith(prefix) and str(item["sk"]).startswith(keys.RUN_PREFIX)
         ]

@@ -24,7 +24,7 @@ from spass.journal.head import StreamHead, StreamState, read_head, stream_digest
 from spass.managed import mailbox
 from spass.managed.following import follow_run, stop_run
 from spass.managed.lookup import find_agent, read_agent
-from spass.managed.records import Direction, MailboxMessage, ManagedAgent, MessageStatus, Run, decode_run, encode_agent
+from spass.managed.records import Direction, MailboxMessage, ManagedAgent, MessageStatus, Run
 from spass.managed.runner import ManagedRuns
 from spass.managed.schedules import schedule_hash
 from spass.managed.sweep import ManagedSweep
@@ -34,6 +34,7 @@ from spass.sessions.record import TurnRecord, load_turns
 from spass.sessions.session import Session, decode_session
 from spass.store import keys
 from spass.store.attributes import Item
+from spass.store.codec import decode, encode
 from spass.store.idempotency import IdempotentRequest
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Put
@@ -259,7 +260,7 @@ class ManagedWorld:
     def stored_runs(self, agent: ManagedAgent) -> list[Run]:
         """Return all runs, oldest first. Inputs are short."""
         items = self.items(keys.managed_partition(TENANT, agent.id), keys.RUN_PREFIX)
-        return [replace(decode_run(item), input=cast("str | None", item.get("text"))) for item in items]
+        return [replace(decode(Run, item), input=cast("str | None", item.get("text"))) for item in items]
 
     def mailbox(self, agent: ManagedAgent) -> list[tuple[str, str, str, str | None]]:
         """Return direction, content, status and run of all messages; contents are short."""
@@ -347,7 +348,7 @@ def _text_of_steps(turn: TurnRecord) -> str:
 
 def keys_put(store: TenantStore, agent: ManagedAgent) -> Put:
     """Return the write of a new agent."""
-    return Put(keys.managed_agent(store.tenant, agent.id), encode_agent(agent))
+    return Put(keys.managed_agent(store.tenant, agent.id), encode(agent))
 
 
 async def read_followed(stream: FollowedStream, reading: Reading) -> None:

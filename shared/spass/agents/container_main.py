@@ -21,7 +21,8 @@ from typing import Any, Final
 from spass.agents.kinds.base import AgentContext
 from spass.agents.kinds.registry import KINDS
 from spass.agents.kinds.source import Source
-from spass.core.effect_codec import decode, decode_result, encode
+from spass.core.codec import decode_message, encode_message
+from spass.core.effect_codec import decode_result
 from spass.core.effects import Answer, Effect
 from spass.core.errors import InternalError
 from spass.core.json import dump_line
@@ -53,7 +54,7 @@ async def _run_kind(payload: Mapping[str, Any], children: ContainerCodeHost) -> 
     """Run a kind and return its answer, or an error that says what is wrong."""
     try:
         agent = KINDS.get(payload["agent_id"])(**_parameters(payload["params"]))
-        source = agent.open(payload["prompt"], decode(AgentContext, payload["context"]), tenant_id="")
+        source = agent.open(payload["prompt"], decode_message(AgentContext, payload["context"], "AgentContext"), tenant_id="")
     except (LookupError, TypeError, ValueError) as error:
         return _failure(f"The image cannot run the agent kind {payload['agent_id']!r}: {error}")
     try:
@@ -62,14 +63,14 @@ async def _run_kind(payload: Mapping[str, Any], children: ContainerCodeHost) -> 
             effect = await _continue(source, effect, children)
     except InternalError as error:
         return _failure(error.message)
-    encoded = encode(effect)
+    encoded = encode_message(effect)
     assert isinstance(encoded, Mapping)  # noqa: S101 (a dataclass is an object)
     return encoded
 
 
 async def _continue(source: Source, effect: Effect, children: ContainerCodeHost) -> Effect | Answer:
     """Ask the gateway for ``effect``, and return what follows."""
-    _write(f"{EFFECT} {dump_line(encode(effect))}")
+    _write(f"{EFFECT} {dump_line(encode_message(effect))}")
     while True:
         line = await children.next_line()
         if line is None:

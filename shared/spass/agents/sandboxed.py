@@ -15,7 +15,8 @@ from spass.agents.kinds.registry import KINDS
 from spass.agents.kinds.source import Source
 from spass.core.bus import EVENT_TYPES, EventBus, EventType
 from spass.core.code_calls import Interpreter
-from spass.core.effect_codec import decode_effect, encode
+from spass.core.codec import encode_message
+from spass.core.effect_codec import decode_effect
 from spass.core.effects import Answer, Effect, Infer, RunHarness, Steps
 from spass.core.errors import InternalError, SandboxUnavailable, UpstreamError
 from spass.core.messages import Json
@@ -92,8 +93,8 @@ class SandboxedAgent(BaseAgent):
             "prompt": input,
             "agent_id": key_of(type(self.agent)),
             "model": self.model,
-            "params": {item.name: encode(getattr(self.inner, item.name)) for item in dataclasses.fields(self.agent)},
-            "context": encode(context),
+            "params": {item.name: encode_message(getattr(self.inner, item.name)) for item in dataclasses.fields(self.agent)},
+            "context": encode_message(context),
         }
 
 
@@ -166,7 +167,7 @@ class _ContainerSource:
         return await self._next()
 
     async def send(self, result: object) -> Effect | Answer:
-        self._running_pipe.send({"result": encode(result)})
+        self._running_pipe.send({"result": encode_message(result)})
         return await self._next()
 
     async def interrupt(self) -> Effect | Answer | None:

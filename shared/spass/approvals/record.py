@@ -4,17 +4,18 @@ The item holds everything that people see. It also holds what the call needs to 
 call is an object instead, which the bucket's lifecycle removes within days.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, Self, cast
+from typing import Annotated, Final, Self
 
+from spass.core.codec import AsJson
 from spass.core.ids import AgentName, ApprovalId, SessionId, UserId, new_id
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
 from spass.core.time import Timestamp, epoch_s, timestamp
 from spass.store.attributes import Item, Value
+from spass.store.codec import decode
 from spass.store.table import TTL
 
 DECIDE_SECONDS: Final = 24 * 3600
@@ -56,7 +57,7 @@ class Approval:
     message_id: str | None
     preview: Json
     rich: tuple[Json, ...]
-    arguments: Mapping[str, Json] | None
+    arguments: Annotated[Mapping[str, Json] | None, AsJson()]
     created_at: Timestamp
     expires_at: Timestamp
     status: ApprovalStatus = ApprovalStatus.PENDING
@@ -135,6 +136,26 @@ class Approval:
         return replace(self, status=status, reason=reason, result=result, error=error, decided_at=timestamp(now))
 
 
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    preview: Json
+    rich: tuple[Json, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    result: Json = None
+    error: Mapping[str, Json] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The attributes of an approval that hold several of its fields."""
+
+    shown: Annotated[_Shown, AsJson()]
+    outcome: Annotated[_End, AsJson()] = _End()
+
+
 def call_object(approval: ApprovalId) -> str:
     """Return the key of the object that holds a large call."""
     return f"apr/{approval}"
@@ -176,25 +197,14 @@ def encode_end(approval: Approval) -> dict[str, Value]:
 
 def decode_approval(item: Item) -> Approval:
     """Return the approval in an item."""
-    shown: dict[str, Any] = json.loads(str(item["shown"]))
-    outcome: dict[str, Any] = json.loads(str(item["outcome"])) if "outcome" in item else {}
-    arguments = item.get("arguments")
-    return Approval(
+    parts = decode(_Parts, item)
+    shown, end = parts.shown, parts.outcome
+    return decode(
+        Approval,
+        item,
         id=ApprovalId(str(item["sk"])),
-        user=UserId(str(item["user"])),
-        tool=str(item["tool"]),
-        agent=AgentName(str(item["agent"])),
-        session=SessionId(str(item["session"])),
-        message_id=cast("str | None", item["message_id"]),
-        preview=shown["preview"],
-        rich=tuple(shown["rich"]),
-        arguments=json.loads(arguments) if isinstance(arguments, str) else None,
-        created_at=Timestamp(str(item["created_at"])),
-        expires_at=Timestamp(str(item["expires_at"])),
-        status=ApprovalStatus(str(item["status"])),
-        is_large=bool(item["is_large"]),
-        reason=cast("str | None", item.get("reason")),
-        result=outcome.get("result"),
-        error=outcome.get("error"),
-        decided_at=cast("Timestamp | None", item.get("decided_at")),
+        preview=shown.preview,
+        rich=shown.rich,
+        result=end.result,
+        error=end.error,
     )

@@ -292,5 +292,4 @@ def _attributes(head: StreamHead) -> dict[str, Value]:
 
 
 def _decode_head(digest: str, item: Item) -> StreamHead:
-    optional = {"successor": None, "stop": False}
-    return decode(StreamHead, {**optional, **item}, digest=digest, state=StreamState(str(item["state"])))
+    return decode(StreamHead, {"stop": False, **item}, digest=digest)

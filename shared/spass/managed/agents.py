@@ -16,9 +16,10 @@ from spass.core.page_size import PageSizeLimit
 from spass.core.time import Clock, Deadline, timestamp
 from spass.managed.answers import ManagedAgentPage, ManagedAgentView
 from spass.managed.lookup import check_not_paused, find_agent, read_agent
-from spass.managed.records import MailboxMessage, ManagedAgent, Schedule, encode_agent
+from spass.managed.records import MailboxMessage, ManagedAgent, Schedule
 from spass.redaction.log import failure_line, write_line
 from spass.store import keys
+from spass.store.codec import encode
 from spass.store.commit_marker import commit
 from spass.store.idempotency import Claim, StoredAnswer, create
 from spass.store.tenant_store import TenantStore
@@ -119,7 +120,7 @@ class ManagedAgents:
         agent = replace(agent, session_agent=AgentName(self._check_values(scope, agent).name))
         store = scope.store
         writes = [
-            Put(keys.managed_agent(store.tenant, agent.id), encode_agent(agent), ITEM_ABSENT),
+            Put(keys.managed_agent(store.tenant, agent.id), encode(agent), ITEM_ABSENT),
             Put(keys.user_managed(store.tenant, agent.owner, agent.id), {"created_at": at}),
         ]
         if agent.schedule is not None:
@@ -170,7 +171,7 @@ class ManagedAgents:
         for _ in range(_PATCH_ATTEMPTS):
             agent = await read_agent(store, scope.caller.owner, agent_id)
             changed = self._changed(scope, agent, changes)
-            attributes = encode_agent(changed)
+            attributes = encode(changed)
             writes: list[Write] = [
                 Update(
                     keys.managed_agent(store.tenant, agent.id),

@@ -15,7 +15,7 @@ from spass.core.tasks import run_concurrently
 from spass.core.time import Clock, Deadline, timestamp
 from spass.managed.agents import ScheduleWriter
 from spass.managed.lookup import agent_not_found, find_agent, run_active
-from spass.managed.records import ManagedAgent, decode_agent
+from spass.managed.records import ManagedAgent
 from spass.managed.runs import settle_lost
 from spass.managed.texts import agent_folder
 from spass.memory.state import read_state
@@ -23,6 +23,7 @@ from spass.sessions.deletion import delete_session
 from spass.sessions.forget import forget
 from spass.sessions.session import decode_session
 from spass.store import keys
+from spass.store.codec import decode
 from spass.store.table import ConditionFailed, TransactionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_EXISTS, Absent, Delete, Put, Update, Write
@@ -97,7 +98,7 @@ async def _hide(store: TenantStore, agent: ManagedAgent, now: float) -> None:
             item = failure.failures.get(0)
             if item is None:
                 raise agent_not_found() from None
-            newest = decode_agent(item)
+            newest = decode(ManagedAgent, item)
             if newest.deleted_at is not None:
                 return
             if not await settle_lost(store, newest, now):

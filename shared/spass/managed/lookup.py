@@ -4,9 +4,10 @@ from typing import Final
 
 from spass.core.errors import AgentNotFound, AgentPaused, RunNotFound, SessionBusy
 from spass.core.ids import ManagedAgentId, UserId
-from spass.managed.records import ManagedAgent, Run, RunStatus, decode_agent
+from spass.managed.records import ManagedAgent, Run, RunStatus
 from spass.store import keys
 from spass.store.attributes import Item
+from spass.store.codec import decode
 from spass.store.leases import RETRY_SECONDS
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import OneOf
@@ -25,7 +26,7 @@ async def find_agent(store: TenantStore, agent: ManagedAgentId) -> ManagedAgent 
         StorageUnavailable: the table does not answer.
     """
     item = await store.table.get(keys.managed_agent(store.tenant, agent))
-    return decode_agent(item) if item is not None else None
+    return decode(ManagedAgent, item) if item is not None else None
 
 
 async def read_agent(store: TenantStore, owner: UserId, agent: ManagedAgentId) -> ManagedAgent:
@@ -49,7 +50,7 @@ def current_agent(item: Item | None) -> ManagedAgent:
     """
     if item is None or "deleted_at" in item:
         raise agent_not_found()
-    return decode_agent(item)
+    return decode(ManagedAgent, item)
 
 
 def check_not_paused(agent: ManagedAgent) -> None:

@@ -218,11 +218,4 @@ async def _decode_all(store: TenantStore, items: Sequence[Item]) -> Sequence[Mai
 
 
 def _decode(item: Item, content: str) -> MailboxMessage:
-    return decode(
-        MailboxMessage,
-        item,
-        content=content,
-        direction=Direction(str(item["direction"])),
-        status=MessageStatus(str(item["status"])),
-        run_id=RunId(str(item["run_id"])) if "run_id" in item else None,
-    )
+    return decode(MailboxMessage, item, content=content)

@@ -4,25 +4,20 @@ An agent's item has its configuration, which only its owner changes (``version``
 ``next_seq`` numbers the next message, ``active_run`` is the run that has begun and not ended, ``error`` that of the last run.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Final
 
+from spass.core.codec import AsJson
 from spass.core.ids import AgentName, ManagedAgentId, MessageId, OperatorId, RunId, UserId
 from spass.core.json import dump
 from spass.core.messages import Json, TokenUsage
 from spass.core.time import Timestamp
 from spass.memory.operator import Operator
-from spass.store.attributes import Item, Value
-from spass.store.codec import decode, encode
 
 MAX_ATTEMPTS: Final = 3
 """Times that a queued run is begun, and that the sweep sends it again after its worker died."""
-
-_JSON_FIELDS: Final = ("params", "error")
-"""Fields that are stored as JSON, because they may hold fractions, which attributes cannot."""
 
 
 class AgentStatus(StrEnum):
@@ -100,13 +95,13 @@ class ManagedAgent:
     model: str | None = None
     tools: tuple[str, ...] | None = None
     system_prompt: str | None = None
-    params: Mapping[str, Json] | None = None
+    params: Annotated[Mapping[str, Json] | None, AsJson()] = None
     schedule: Schedule | None = None
     next_seq: int = 1
     delivered_seq: int = 0
     pending: int = 0
     paused: bool = False
-    error: Mapping[str, Json] | None = None
+    error: Annotated[Mapping[str, Json] | None, AsJson()] = None
     active_run: RunId | None = None
     ticked_at: Timestamp | None = None
     version: int = 1
@@ -169,7 +164,7 @@ class Run:
     turns: int = 0
     usage: TokenUsage | None = None
     cost_usd: str | None = None
-    error: Mapping[str, Json] | None = None
+    error: Annotated[Mapping[str, Json] | None, AsJson()] = None
     attempts: int = 0
     begun_at: Timestamp | None = None
     begun_by: str | None = None
@@ -181,56 +176,6 @@ class Run:
     request_hash: str | None = None
 
 
-def encode_agent(agent: ManagedAgent) -> dict[str, Value]:
-    """Return the attributes of an agent's item."""
-    return _with_json(encode(agent), agent.params, agent.error)
-
-
-def decode_agent(item: Item) -> ManagedAgent:
-    """Return the agent in an item."""
-    schedule, tools = item.get("schedule"), item.get("tools")
-    return decode(
-        ManagedAgent,
-        item,
-        schedule=decode(Schedule, schedule) if isinstance(schedule, Mapping) else None,
-        tools=tuple(map(str, tools)) if isinstance(tools, list) else None,
-        params=_read_json(item, "params"),
-        error=_read_json(item, "error"),
-    )
-
-
-def encode_run(run: Run) -> dict[str, Value]:
-    """Return the attributes of a run's item."""
-    return _with_json(encode(run), None, run.error)
-
-
-def decode_run(item: Item) -> Run:
-    """Return the run in an item."""
-    usage = item.get("usage")
-    return decode(
-        Run,
-        item,
-        trigger=RunTrigger(str(item["trigger"])),
-        status=RunStatus(str(item["status"])),
-        usage=decode(TokenUsage, usage) if isinstance(usage, Mapping) else None,
-        error=_read_json(item, "error"),
-    )
-
-
 def encode_error(error: Mapping[str, Json]) -> str:
     """Return ``code`` and ``message`` of an error as runs and agents store them."""
     return dump({name: error[name] for name in ("code", "message")})
-
-
-def _with_json(
-    attributes: dict[str, Value], params: Mapping[str, Json] | None, error: Mapping[str, Json] | None
-) -> dict[str, Value]:
-    for name, value in zip(_JSON_FIELDS, (params, error), strict=True):
-        if value is not None:
-            attributes[name] = dump(value)
-    return attributes
-
-
-def _read_json(item: Item, name: str) -> dict[str, Any] | None:
-    text = item.get(name)
-    return json.loads(text) if isinstance(text, str) else None

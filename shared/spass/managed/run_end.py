@@ -16,11 +16,11 @@ from spass.core.outcome import TurnOutcome
 from spass.core.time import Clock, timestamp
 from spass.managed.lookup import IS_OPEN, find_agent, run_key
 from spass.managed.mailbox import NewMessage, delivery, new_message
-from spass.managed.records import Direction, MailboxMessage, ManagedAgent, Run, RunStatus, decode_run, encode_error
+from spass.managed.records import Direction, MailboxMessage, ManagedAgent, Run, RunStatus, encode_error
 from spass.managed.texts import delete_text
 from spass.store import keys
 from spass.store.attributes import Value
-from spass.store.codec import encode
+from spass.store.codec import decode, encode
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Delete, Equals, Update, Write
@@ -131,7 +131,7 @@ async def _end(store: TenantStore, run: Run, values: Mapping[str, Value], of_age
     with suppress(TransactionFailed):
         await store.table.transact(writes, token=random_suffix())
     item = await store.table.get(run_key(store, run))
-    return decode_run(item) if item is not None else None
+    return decode(Run, item) if item is not None else None
 
 
 def run_lost() -> TurnLost:

@@ -22,11 +22,12 @@ from spass.managed.mailbox import (
     too_many_writers,
     wait_for_number,
 )
-from spass.managed.records import Direction, ManagedAgent, Run, RunStatus, RunTrigger, decode_run, encode_run
+from spass.managed.records import Direction, ManagedAgent, Run, RunStatus, RunTrigger
 from spass.managed.runs import begun, settle_lost, with_input
 from spass.managed.texts import delete_text, run_text_name, store_text
 from spass.store import keys
 from spass.store.attributes import Item, Value
+from spass.store.codec import decode, encode
 from spass.store.idempotency import Claim, StoredAnswer, claim_lost
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
@@ -103,14 +104,14 @@ async def skip(store: TenantStore, run: Run, now: float) -> Run:
     """
     skipped = replace(run, status=RunStatus.SKIPPED, input=None, finished_at=timestamp(now))
     writes: list[Write] = [
-        Put(run_key(store, run), encode_run(skipped), ITEM_ABSENT),
+        Put(run_key(store, run), encode(skipped), ITEM_ABSENT),
         Check(keys.managed_agent(store.tenant, run.agent_id), ITEM_EXISTS & Absent("deleted_at")),
     ]
     try:
         await store.table.transact(writes, token=random_suffix())
     except TransactionFailed as failure:
         if item := failure.failures.get(_RUN):
-            return decode_run(item)
+            return decode(Run, item)
         raise agent_not_found() from None
     return skipped
 
@@ -159,7 +160,7 @@ class _NewRun:
         if not self._has_input:
             is_free &= Equals("pending", agent.pending)
         writes: list[Write] = [
-            Put(run_key(store, run), encode_run(replace(run, input=None)) | self.text, ITEM_ABSENT),
+            Put(run_key(store, run), encode(replace(run, input=None)) | self.text, ITEM_ABSENT),
             Update(keys.managed_agent(store.tenant, agent.id), set=values, when=is_free),
             Put(keys.open_run(store.tenant, agent.id, run.id), {"created_at": run.created_at}),
         ]

@@ -11,11 +11,12 @@ from spass.core.time import epoch_s, timestamp
 from spass.journal.head import read_head, stream_digest
 from spass.managed.answers import RunPage, RunView
 from spass.managed.lookup import IS_OPEN, run_key, run_not_found
-from spass.managed.records import MAX_ATTEMPTS, ManagedAgent, Run, RunStatus, RunTrigger, decode_run, encode_run
+from spass.managed.records import MAX_ATTEMPTS, ManagedAgent, Run, RunStatus, RunTrigger
 from spass.managed.run_end import fail, run_lost
 from spass.managed.texts import load_texts
 from spass.store import keys
 from spass.store.attributes import Item, Value
+from spass.store.codec import decode, encode
 from spass.store.leases import LEASE_SECONDS
 from spass.store.objects import ObjectMissing
 from spass.store.table import ConditionFailed
@@ -39,7 +40,7 @@ async def begin(store: TenantStore, run: Run, now: float) -> Run | None:
     """
     new = begun(run, now)
     values: dict[str, Value] = {
-        name: value for name, value in encode_run(new).items() if name in ("status", "attempts", "begun_at", "begun_by")
+        name: value for name, value in encode(new).items() if name in ("status", "attempts", "begun_at", "begun_by")
     }
     is_free = Absent("begun_at") | AtMost("begun_at", timestamp(now - LEASE_SECONDS))
     when = IS_OPEN & Equals("attempts", run.attempts) & is_free
@@ -61,7 +62,7 @@ async def read_run(store: TenantStore, agent: ManagedAgentId, run: RunId) -> Run
     item = await store.table.get(keys.managed_run(store.tenant, agent, run))
     if item is None:
         raise run_not_found()
-    return decode_run(item)
+    return decode(Run, item)
 
 
 async def load_run(store: TenantStore, agent: ManagedAgentId, run: RunId) -> Run:
@@ -95,7 +96,7 @@ async def page(store: TenantStore, agent: ManagedAgentId, cursor: str | None, li
     runs: list[RunView] = []
     room = PageSizeLimit()
     for item in items[:limit]:
-        view = RunView.of(decode_run(item))
+        view = RunView.of(decode(Run, item))
         if not room.add(view.to_json()):
             break
         runs.append(view)
@@ -112,7 +113,7 @@ async def settle_lost(store: TenantStore, agent: ManagedAgent, now: float) -> bo
     if agent.active_run is None:
         return True
     item = await store.table.get(keys.managed_run(store.tenant, agent.id, agent.active_run))
-    run = decode_run(item) if item is not None else None
+    run = decode(Run, item) if item is not None else None
     if run is None or run.status.is_final:
         return True
     if not (run.trigger is RunTrigger.MESSAGE or run.attempts >= MAX_ATTEMPTS) or not await is_lost(store, agent, run, now):
@@ -137,5 +138,5 @@ async def is_lost(store: TenantStore, agent: ManagedAgent, run: Run, now: float)
 
 async def with_input(store: TenantStore, item: Item) -> Run:
     """Return the run in an item, with its input. Errors are those of ``load_texts``."""
-    run = decode_run(item)
+    run = decode(Run, item)
     return replace(run, input=(await load_texts(store, [item]))[0]) if "text_bytes" in item else run

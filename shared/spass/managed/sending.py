@@ -8,9 +8,10 @@ from spass.core.ids import ManagedAgentId, RunId
 from spass.core.jobs import RunAgent, WorkKind, body_of
 from spass.core.time import timestamp
 from spass.managed.lookup import IS_OPEN, run_key
-from spass.managed.records import Run, RunStatus, decode_run
+from spass.managed.records import Run, RunStatus
 from spass.redaction.log import failure_line, write_line
 from spass.store import keys
+from spass.store.codec import decode
 from spass.store.table import ConditionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Absent, AtMost, Equals, Update
@@ -57,7 +58,7 @@ async def send_lost(store: TenantStore, agent: ManagedAgentId, run: RunId, now: 
     except ConditionFailed:
         return
     if item is not None:
-        await send_run(store, decode_run(item))
+        await send_run(store, decode(Run, item))
 
 
 async def put_in_line(store: TenantStore, run: Run) -> None:

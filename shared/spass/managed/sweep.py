@@ -16,13 +16,14 @@ from spass.core.time import Clock, Deadline, epoch_s
 from spass.managed.agents import ScheduleWriter
 from spass.managed.deletion import finish_deletion
 from spass.managed.lookup import IS_OPEN, find_agent, run_key
-from spass.managed.records import MAX_ATTEMPTS, Run, decode_run
+from spass.managed.records import MAX_ATTEMPTS, Run
 from spass.managed.run_end import fail, run_lost
 from spass.managed.runs import is_lost, settle_lost
 from spass.managed.sending import put_in_line
 from spass.managed.texts import FOLDER, has_item
 from spass.redaction.log import failure_line, write_line
 from spass.store import keys
+from spass.store.codec import decode
 from spass.store.objects import ObjectSummary
 from spass.store.table import ConditionFailed
 from spass.store.tenant_store import TenantStore
@@ -110,7 +111,7 @@ class ManagedSweep:
         if agent is None or item is None:
             await store.table.write(Delete(keys.open_run(store.tenant, agent_id, run_id)))
             return
-        run, now = decode_run(item), self._clock()
+        run, now = decode(Run, item), self._clock()
         if agent.active_run != run.id:
             return
         if await settle_lost(store, agent, now):

@@ -9,9 +9,10 @@ from zlib import crc32
 from spass.core.errors import StorageUnavailable
 from spass.core.tasks import run_concurrently
 from spass.memory.garbage import remove_garbage
-from spass.memory.notes import MAX_NOTES, StoredNote, decode_note, encode_note, note_digest, note_key
+from spass.memory.notes import MAX_NOTES, StoredNote, note_digest, note_key
 from spass.memory.operator import Operator
 from spass.store import keys
+from spass.store.codec import decode, encode
 from spass.store.table import ConditionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Delete, Equals, Put, Update
@@ -46,7 +47,7 @@ class Notebook:
             if self._notes is not None:
                 return self._notes.get(key)
             item = await self._store.table.get(self._key(key))
-            return decode_note(item) if item is not None else None
+            return decode(StoredNote, item) if item is not None else None
 
     async def write(self, note: StoredNote) -> None:
         """Store ``note`` in the place of one with the same key.
@@ -56,7 +57,7 @@ class Notebook:
         """
         async with self._lock:
             notes, self._notes = self._notes, None  # until the outcome of the write is known
-            await self._store.table.write(Put(self._key(note.key), encode_note(note)))
+            await self._store.table.write(Put(self._key(note.key), encode(note)))
             if notes is not None:
                 self._notes = notes
                 notes[note.key] = note
@@ -86,7 +87,7 @@ class Notebook:
         if self._notes is None:
             operator, store = self._operator, self._store
             partition = keys.operator_partition(store.tenant, operator.user, operator.id)
-            found = [decode_note(item) for item in await store.table.query(partition, prefix=keys.NOTE_PREFIX)]
+            found = [decode(StoredNote, item) for item in await store.table.query(partition, prefix=keys.NOTE_PREFIX)]
             notes = {note.key: note for note in found if note.generation == self.generation}
             if len(notes) < len(found):
                 with suppress(StorageUnavailable):

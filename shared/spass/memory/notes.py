@@ -4,9 +4,9 @@ A vector is missing if the embedding model failed, and useless if another model 
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from spass.core.effects import Note
 from spass.core.ids import TenantId
@@ -15,8 +15,6 @@ from spass.core.text_checks import remove_controls
 from spass.core.time import Timestamp
 from spass.memory.operator import Operator
 from spass.store import keys
-from spass.store.attributes import Item
-from spass.store.codec import decode, encode
 from spass.store.keys import Key
 
 if TYPE_CHECKING:  # its package imports numpy, which a list of notes does not need
@@ -95,17 +93,6 @@ def note_digest(generation: str, key: str) -> str:
 def note_key(tenant: TenantId, operator: Operator, digest: str) -> Key:
     """Return the key of the item of a note."""
     return keys.operator_note(tenant, operator.user, operator.id, digest)
-
-
-def encode_note(note: StoredNote) -> Mapping[str, Any]:
-    """Return the attributes of the note's item."""
-    return encode(note)
-
-
-def decode_note(item: Item) -> StoredNote:
-    """Return the note of an item."""
-    ends: Any = item.get("ends", ())
-    return decode(StoredNote, item, ends=tuple(ends))
 
 
 def _cut_utf8(text: str, limit: int) -> str:

@@ -4,11 +4,11 @@ An operator begins with a new ``generation``. Notes belong to a generation, so t
 again, even if they were written late, or are removed late.
 """
 
-import json
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
+from spass.core.codec import AsJson
 from spass.core.ids import AgentName, SessionId, new_id
 from spass.core.json import dump, replace_surrogates
 from spass.core.messages import Json
@@ -16,6 +16,7 @@ from spass.core.time import Timestamp
 from spass.memory.operator import Operator
 from spass.store import keys
 from spass.store.attributes import Item, Value
+from spass.store.codec import decode
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Equals, Put, Update
 
@@ -43,7 +44,7 @@ class OperatorState:
     session: SessionId
     agent: AgentName
     generation: str
-    state: Json
+    state: Annotated[Json, AsJson()]
     version: int
     created_at: Timestamp
     updated_at: Timestamp
@@ -66,16 +67,7 @@ async def read_state(store: TenantStore, operator: Operator) -> OperatorState | 
 
 def decode_state(item: Item) -> OperatorState:
     """Return what a stored item holds."""
-    stored: Any = item
-    return OperatorState(
-        SessionId(stored["session"]),
-        AgentName(stored["agent"]),
-        stored["generation"],
-        json.loads(stored["state"]) if "state" in stored else None,
-        stored["version"],
-        Timestamp(stored["created_at"]),
-        Timestamp(stored["updated_at"]),
-    )
+    return decode(OperatorState, item)
 
 
 def state_creation(store: TenantStore, operator: Operator, session: SessionId, agent: AgentName, at: Timestamp) -> Put:

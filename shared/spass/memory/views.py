@@ -6,11 +6,12 @@ from typing import Final
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import OperatorNotFound
 from spass.core.page_size import PageSizeLimit
-from spass.memory.notes import StoredNote, decode_note
+from spass.memory.notes import StoredNote
 from spass.memory.operator import Operator
 from spass.memory.state import OperatorState, read_state
 from spass.store import keys
 from spass.store.attributes import Item
+from spass.store.codec import decode
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.response_model import DateTime, NextCursor, ResponseModel
 
@@ -54,7 +55,10 @@ async def page_notes(store: TenantStore, operator: Operator, cursor: str | None,
     state = await require_state(store, operator)
     scope = f"notes|{store.tenant}|{operator.user}|{operator.id}|{state.generation}"
     last = decode_cursor(scope, cursor, _POSITION) if cursor is not None else ""
-    notes = {_position(note): note for note in map(decode_note, await _read_items(store, operator, state.generation))}
+    notes = {
+        _position(note): note
+        for note in (decode(StoredNote, item) for item in await _read_items(store, operator, state.generation))
+    }
     page: list[NoteView] = []
     room = PageSizeLimit()
     for position in sorted(position for position in notes if position > last):

@@ -112,7 +112,8 @@ def _exception_fields(error: BaseException) -> dict[str, Json]:
         "cause": type(cause).__qualname__ if cause else None,
         "where": _innermost(origin.__traceback__) or _innermost(error.__traceback__),
     }
-    return line | {"why": error.message} if isinstance(error, InternalError) else line
+    told = next((known for known in (cause, error) if isinstance(known, InternalError)), None)
+    return line | {"why": told.message} if told is not None else line
 
 
 def _innermost(trace: TracebackType | None) -> str | None:

@@ -1,6 +1,5 @@
 """A session: its owner, its state and its hold. It is stored as one item, the head."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated
@@ -167,7 +166,7 @@ class Successor(ResponseModel):
 
 def decode_session(item: Item) -> Session:
     """Return the session in a head or in an entry of a list."""
-    return decode(Session, item, title=item.get("title"), hold=_decode_hold(item.get("hold")))
+    return decode(Session, item)
 
 
 def decode_owned_session(item: Item | None, agent: AgentName | None, user: UserId) -> Session:
@@ -188,9 +187,3 @@ def decode_owned_session(item: Item | None, agent: AgentName | None, user: UserI
 async def read_session(store: TenantStore, session: SessionId, agent: AgentName | None, user: UserId) -> Session:
     """Read the session's head. Errors are those of ``decode_owned_session``."""
     return decode_owned_session(await store.table.get(keys.session_head(store.tenant, session)), agent, user)
-
-
-def _decode_hold(stored: Value) -> Hold | None:
-    if not isinstance(stored, Mapping):
-        return None
-    return decode(Hold, stored, kind=HoldKind(str(stored["kind"])))

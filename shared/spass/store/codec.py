@@ -1,32 +1,29 @@
-"""Convert dataclasses to the attributes of an item, and back. Each field is an attribute of the same name."""
+"""Convert dataclasses to the attributes of an item, and back (``core.codec``)."""
 
 from collections.abc import Mapping
-from dataclasses import Field
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, TypeVar
 
+from spass.core.codec import Dataclass, WrongValue, decode_record, encode_record
+from spass.core.errors import InternalError, internal_error
 from spass.store.attributes import Value
 
-
-class Record(Protocol):
-    """A dataclass whose fields the table can hold: values of attributes, ids, string enums, or records."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+R = TypeVar("R", bound=Dataclass)
 
 
-R = TypeVar("R", bound=Record)
-
-
-def encode(record: Record) -> dict[str, Value]:
+def encode(record: Dataclass) -> dict[str, Value]:
     """Return the attributes of ``record`` without those that are None, so that conditions can test whether they exist."""
-    attributes: dict[str, Value] = {}
-    for name in record.__dataclass_fields__:
-        value = getattr(record, name)
-        if value is not None:
-            attributes[name] = encode(value) if hasattr(value, "__dataclass_fields__") else value
-    return attributes
+    return encode_record(record)
 
 
-def decode(record: type[R], item: Mapping[str, Value], /, **decoded: object) -> R:
-    """Return the record that ``item`` holds. ``decoded`` are the fields whose types attributes cannot have, such as enums."""
-    stored = {name: item[name] for name in record.__dataclass_fields__ if name in item}
-    return record(**{**stored, **decoded})
+def decode(kind: type[R], item: Mapping[str, Any], /, **given: object) -> R:
+    """Return the record that ``item`` holds, an item or a map in one. ``given`` are the fields that it does not hold.
+
+    Raises:
+        InternalError: an attribute has another type than its field, or is missing. The log names the item and the attribute.
+    """
+    try:
+        return decode_record(kind, item, **given)
+    except WrongValue as error:
+        place = " ".join(str(item[name]) for name in ("pk", "sk") if name in item)
+        broken = InternalError(f"The stored {kind.__name__} {place}{error.path} {error.problem}.")
+        raise internal_error(broken) from broken

@@ -11,11 +11,11 @@ from typing import Final
 from spass.core.errors import VersionNotFound, WorkspaceNotFound
 from spass.core.ids import TenantId, WorkspaceId
 from spass.core.time import Timestamp
-from spass.store import codec
 from spass.store.attributes import Item
+from spass.store.codec import decode, encode
 from spass.store.keys import WORKSPACE_PREFIX, workspace, workspaces_partition
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import ITEM_ABSENT, Check, Condition, Equals, Put, Update
+from spass.store.writes import ITEM_ABSENT, Check, Condition, Equals, Update
 from spass.workspaces.tree import Tree
 
 _NEVER: Final = Timestamp("")
@@ -94,11 +94,12 @@ async def list_heads(
             return
 
 
-def swap_write(tenant: TenantId, workspace_id: WorkspaceId, before: WorkspaceHead, after: WorkspaceHead) -> Put:
-    """Return the write that replaces the head ``before`` by ``after``, on condition that ``before`` is still the head."""
-    attributes = codec.encode(after)
+def swap_write(tenant: TenantId, workspace_id: WorkspaceId, before: WorkspaceHead, after: WorkspaceHead) -> Update:
+    """Return the write that replaces the head ``before`` by ``after``, on condition that ``before`` is still the head. It keeps
+    attributes that a later release has stored."""
+    attributes = encode(after)
     del attributes["is_stored"]
-    return Put(workspace(tenant, workspace_id), attributes, _is_current(before))
+    return Update(workspace(tenant, workspace_id), set=attributes, when=_is_current(before))
 
 
 def unchanged_check(tenant: TenantId, workspace_id: WorkspaceId, before: WorkspaceHead) -> Check:
@@ -120,7 +121,7 @@ def version_not_found(workspace_id: WorkspaceId, version: int) -> VersionNotFoun
 
 
 def _decode(item: Item | None) -> WorkspaceHead:
-    return WorkspaceHead() if item is None else codec.decode(WorkspaceHead, item, is_stored=True)
+    return WorkspaceHead() if item is None else decode(WorkspaceHead, item, is_stored=True)
 
 
 def _is_current(before: WorkspaceHead) -> Condition:

@@ -8,8 +8,7 @@ from typing import Final
 from spass.core.ids import AgentName, MessageId, SessionId, TenantId, UserId, WorkspaceId
 from spass.core.json import replace_surrogates
 from spass.core.time import Timestamp
-from spass.store import codec
-from spass.store.attributes import Item
+from spass.store.codec import decode, encode
 from spass.store.keys import VERSION_PREFIX, Key, workspace_version, workspace_versions_partition
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Put
@@ -112,7 +111,7 @@ async def read_version(store: TenantStore, workspace_id: WorkspaceId, generation
     item = await store.table.get(workspace_version(store.tenant, workspace_id, generation, number))
     if item is None:
         raise version_not_found(workspace_id, number)
-    return _decode(item)
+    return decode(Version, item)
 
 
 async def list_versions(
@@ -132,17 +131,13 @@ async def list_versions(
         limit=limit,
         newest_first=newest_first,
     )
-    return [_decode(item) for item in items]
+    return [decode(Version, item) for item in items]
 
 
 def version_put(tenant: TenantId, workspace_id: WorkspaceId, generation: str, version: Version) -> Put:
     """Return the write that stores a new version."""
-    return Put(version_key(tenant, workspace_id, generation, version), codec.encode(version), ITEM_ABSENT)
+    return Put(version_key(tenant, workspace_id, generation, version), encode(version), ITEM_ABSENT)
 
 
 def version_key(tenant: TenantId, workspace_id: WorkspaceId, generation: str, version: Version) -> Key:
     return workspace_version(tenant, workspace_id, generation, version.version)
-
-
-def _decode(item: Item) -> Version:
-    return codec.decode(Version, item, pack=item.get("pack"))

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.core.code_calls import Query
-from spass.core.effect_codec import decode, decode_effect, decode_result, encode
+from spass.core.codec import decode_message, encode_message
+from spass.core.effect_codec import decode_effect, decode_result
 from spass.core.effects import (
     Answer,
     AssistantReply,
@@ -156,7 +157,7 @@ RESULTS: Final[dict[type, st.SearchStrategy[Any]]] = {
 
 def through_a_line(value: object) -> Json:
     """Return the JSON of ``value`` as the reader of a line receives it."""
-    line = dump_line({"value": encode(value)})
+    line = dump_line({"value": encode_message(value)})
     assert len(line.splitlines()) == 1
     return read_object(line)["value"]
 
@@ -178,11 +179,11 @@ def test_every_effect_has_a_strategy_here() -> None:
 
 @given(st.builds(ToolSpec, texts, texts, objects, optional(st.booleans()), optional(texts)))
 def test_the_description_of_a_tool_survives(spec: ToolSpec) -> None:
-    assert decode(ToolSpec, through_a_line(spec)) == spec
+    assert decode_message(ToolSpec, through_a_line(spec), "spec") == spec
 
 
 def test_fields_with_their_default_are_left_out() -> None:
-    assert encode(Infer((Message(Role.USER, "x"),), show=Hidden())) == {
+    assert encode_message(Infer((Message(Role.USER, "x"),), show=Hidden())) == {
         "type": "Infer",
         "messages": [{"type": "Message", "role": "user", "content": "x"}],
         "show": {"type": "Hidden"},
@@ -231,7 +232,7 @@ def test_a_result_of_another_effect_is_refused(value: Json) -> None:
 
 @given(effects, values)
 def test_a_damaged_effect_is_refused_or_another_effect(effect: Effect, damage: Any) -> None:
-    text = json.dumps(encode(effect))
+    text = json.dumps(encode_message(effect))
     members = json.loads(text)
     members[sorted(members)[len(text) % len(members)]] = damage
     try:
@@ -243,4 +244,4 @@ def test_a_damaged_effect_is_refused_or_another_effect(effect: Effect, damage: A
 
 def test_what_code_asks_for_is_not_an_effect() -> None:
     with pytest.raises(ValueError, match="wrong value"):
-        decode_effect(encode(Query("x")))
+        decode_effect(encode_message(Query("x")))

@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from spass.core.ids import AgentName, SessionId
 from spass.core.time import timestamp
 from spass.managed import mailbox
-from spass.managed.records import ManagedAgent, Run, RunTrigger, decode_agent
+from spass.managed.records import ManagedAgent, Run, RunTrigger
 from spass.managed.run_end import fail
 from spass.managed.run_start import new_run, skip, start
 from spass.managed.texts import INLINE_BYTES
 from spass.memory.state import read_state, state_creation
 from spass.store import keys
 from spass.store.attributes import Item
+from spass.store.codec import decode
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Put, Update
 from tests.unit.managed.managed_store import outcome, success
@@ -82,7 +83,7 @@ class Belongings:
         """Commit a run that has read the whole mailbox, with a long answer."""
         item = await self.store.table.get(keys.managed_agent(self.store.tenant, run.agent_id))
         assert item is not None
-        pending = await mailbox.pending(self.store, decode_agent(item))
+        pending = await mailbox.pending(self.store, decode(ManagedAgent, item))
         writes = await success(self.store, run, LONG, pending, self.owned.now).writes(outcome())
         await self.store.table.transact(writes, token=run.id)
 

@@ -12,12 +12,13 @@ from spass.core.outcome import AgentRun, TurnOutcome
 from spass.core.time import timestamp
 from spass.managed import mailbox
 from spass.managed.lookup import find_agent, read_agent
-from spass.managed.records import Direction, MailboxMessage, ManagedAgent, MessageStatus, Run, RunTrigger, encode_agent
+from spass.managed.records import Direction, MailboxMessage, ManagedAgent, MessageStatus, Run, RunTrigger
 from spass.managed.run_end import RunSuccess
 from spass.managed.run_start import new_run, start
 from spass.managed.runs import load_run
 from spass.store import keys
 from spass.store.attributes import Item
+from spass.store.codec import encode
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Put, Write
@@ -56,7 +57,7 @@ class ManagedStore:
             updated_at=at,
         )
         store = self.store
-        await store.table.write(Put(keys.managed_agent(store.tenant, agent.id), encode_agent(agent)))
+        await store.table.write(Put(keys.managed_agent(store.tenant, agent.id), encode(agent)))
         await store.table.write(Put(keys.user_managed(store.tenant, owner, agent.id), {"created_at": at}))
         return agent
 
@@ -67,7 +68,7 @@ class ManagedStore:
     async def pause(self, agent: ManagedAgent, paused: bool = True) -> None:
         found = await find_agent(self.store, agent.id)
         assert found is not None
-        changed = encode_agent(replace(found, paused=paused))
+        changed = encode(replace(found, paused=paused))
         await self.store.table.write(Put(keys.managed_agent(self.tenant, agent.id), changed))
 
     async def put(self, agent: ManagedAgent, content: str) -> MailboxMessage:

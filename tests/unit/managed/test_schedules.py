@@ -14,10 +14,11 @@ from spass.core.ids import ManagedAgentId, TenantId, new_id
 from spass.core.jobs import Tick, job_of
 from spass.core.time import Deadline, timestamp
 from spass.managed.lookup import find_agent
-from spass.managed.records import ManagedAgent, Schedule, encode_agent
+from spass.managed.records import ManagedAgent, Schedule
 from spass.managed.schedule_sweep import ScheduleSweep, SweptSchedules
 from spass.managed.schedules import SCHEDULED_TIME, ScheduleWriter, entry_name
 from spass.store import keys
+from spass.store.codec import encode
 from spass.store.schedules import ScheduleEntry
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Delete, Put, Update
@@ -58,7 +59,7 @@ class Scheduled:
         )
         store = self.store(tenant)
         await store.table.transact(
-            [Put(keys.managed_agent(tenant, id_), encode_agent(agent)), Put(keys.open_schedule(tenant, id_), {"version": 1})],
+            [Put(keys.managed_agent(tenant, id_), encode(agent)), Put(keys.open_schedule(tenant, id_), {"version": 1})],
             token=new_id("agt"),
         )
         return id_
@@ -73,7 +74,7 @@ class Scheduled:
         """Write another schedule to the table."""
         agent = await find_agent(self.store(tenant), agent_id)
         assert agent is not None
-        changed = encode_agent(replace(agent, schedule=schedule, version=agent.version + 1))
+        changed = encode(replace(agent, schedule=schedule, version=agent.version + 1))
         await self.store(tenant).table.transact(
             [Put(keys.managed_agent(tenant, agent_id), changed), Put(keys.open_schedule(tenant, agent_id), {"version": 2})],
             token=new_id("agt"),

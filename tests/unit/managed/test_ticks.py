@@ -14,11 +14,12 @@ from spass.core.jobs import Tick
 from spass.core.time import timestamp
 from spass.managed import mailbox
 from spass.managed.lookup import run_key
-from spass.managed.records import ManagedAgent, Run, RunStatus, RunTrigger, Schedule, decode_run, encode_agent
+from spass.managed.records import ManagedAgent, Run, RunStatus, RunTrigger, Schedule
 from spass.managed.run_end import fail
 from spass.managed.schedules import SCHEDULED_TIME, ScheduleWriter, entry_name, schedule_hash
 from spass.managed.ticks import ClaimedRun, Ticks
 from spass.store import keys
+from spass.store.codec import decode, encode
 from spass.store.writes import Delete, Put
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
@@ -50,7 +51,7 @@ class Ticking(ManagedStore):
 
     async def change(self, agent: ManagedAgent, **values: object) -> ManagedAgent:
         changed = replace(await self.agent(agent), **values)  # type: ignore[arg-type]
-        await self.store.table.write(Put(keys.managed_agent(self.tenant, agent.id), encode_agent(changed)))
+        await self.store.table.write(Put(keys.managed_agent(self.tenant, agent.id), encode(changed)))
         return changed
 
     async def claim(self, agent: ManagedAgent, at: str = AT, sent: float = 0.0, schedule: Schedule = DAILY) -> RunId | None:
@@ -67,7 +68,7 @@ class Ticking(ManagedStore):
 
     def runs(self, agent: ManagedAgent) -> list[Run]:
         items = self.items(keys.managed_partition(self.tenant, agent.id))
-        return [decode_run(item) for item in items if str(item["sk"]).startswith(keys.RUN_PREFIX)]
+        return [decode(Run, item) for item in items if str(item["sk"]).startswith(keys.RUN_PREFIX)]
 
 
 @pytest.fixture

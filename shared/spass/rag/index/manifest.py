@@ -6,19 +6,21 @@ generation when it is created or replaced. A deleted index leaves a tombstone, s
 
 import base64
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar, cast
+from typing import Annotated, Final, TypeVar
 
+from spass.core.codec import AsJson, Required, StoredAs
 from spass.core.errors import DocumentNotFound, IndexNotFound, InternalError, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId, TenantId
 from spass.core.time import Timestamp, now, now_s
 from spass.store.attributes import Item, Value
+from spass.store.codec import decode, encode
 from spass.store.keys import RAG_INDEX_PREFIX, rag_manifest, rag_partition
 from spass.store.objects import ObjectMissing
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import ITEM_ABSENT, Check, Condition, Equals, Put
+from spass.store.writes import ITEM_ABSENT, Check, Condition, Equals, Update
 
 A = TypeVar("A")
 
@@ -46,9 +48,9 @@ class Segment:
     rows: int
     text_bytes: int
     docs_bytes: int
-    deleted_rows: int = 0
-    inline_bitmap: bytes = b""
-    bitmap_object: str = ""
+    deleted_rows: Annotated[int, StoredAs("dead_rows")] = 0
+    inline_bitmap: Annotated[bytes, StoredAs("dead_inline")] = b""
+    bitmap_object: Annotated[str, StoredAs("dead_object")] = ""
     format: int = VECTORS_ALONE
 
     @property
@@ -67,7 +69,7 @@ class GarbageEntry:
     segment. It was removed at ``removed_at``, in seconds since the epoch. A reader of an earlier version may still need it."""
 
     path: str
-    removed_at: int
+    removed_at: Annotated[int, StoredAs("at")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +80,15 @@ class Manifest:
     ``version`` counts writes and is shown to clients. ``revision`` counts all swaps, including those of merges.
     """
 
-    generation: str = ""
-    version: int = 0
-    embedding_model: str = ""
-    dimensions: int = 0
-    created_at: Timestamp = _NEVER
-    updated_at: Timestamp = _NEVER
-    segments: tuple[Segment, ...] = ()
-    garbage: tuple[GarbageEntry, ...] = ()
-    revision: int = 0
+    generation: Annotated[str, Required()] = ""
+    version: Annotated[int, Required()] = 0
+    embedding_model: Annotated[str, Required()] = ""
+    dimensions: Annotated[int, Required()] = 0
+    created_at: Annotated[Timestamp, Required()] = _NEVER
+    updated_at: Annotated[Timestamp, Required()] = _NEVER
+    segments: Annotated[tuple[Segment, ...], AsJson(), Required()] = ()
+    garbage: Annotated[tuple[GarbageEntry, ...], StoredAs("retired"), AsJson(), Required()] = ()
+    revision: Annotated[int, Required()] = 0
 
     @property
     def exists(self) -> bool:
@@ -172,21 +174,12 @@ def decode_manifest(item: Item | None) -> Manifest:
     """Decode the manifest in ``item``. Without an item, return the manifest of an index that never existed."""
     if item is None:
         return Manifest()
-    return Manifest(
-        generation=_text(item, "generation"),
-        version=_number(item, "version"),
-        embedding_model=_text(item, "embedding_model"),
-        dimensions=_number(item, "dimensions"),
-        created_at=Timestamp(_text(item, "created_at")),
-        updated_at=Timestamp(_text(item, "updated_at")),
-        segments=tuple(_decode_segment(entry) for entry in json.loads(_text(item, "segments"))),
-        garbage=tuple(GarbageEntry(entry["path"], entry["at"]) for entry in json.loads(_text(item, "retired"))),
-        revision=_number(item, "revision"),
-    )
+    return decode(Manifest, item)
 
 
-def swap_write(tenant: TenantId, index: IndexId, before: Manifest, after: Manifest) -> Put:
+def swap_write(tenant: TenantId, index: IndexId, before: Manifest, after: Manifest) -> Update:
     """Return the write that replaces the current version ``before`` by ``after``, on condition that ``before`` is still current.
+    It keeps attributes that a later release has stored.
 
     Raises:
         InternalError: ``after`` has more bytes or segments than a manifest may have.
@@ -205,7 +198,7 @@ def swap_write(tenant: TenantId, index: IndexId, before: Manifest, after: Manife
     size = sum(len(name) + len(str(value).encode()) for name, value in attributes.items())
     if size > MAX_MANIFEST_BYTES or len(after.segments) > MAX_SEGMENTS:
         raise InternalError(f"A manifest of {size} bytes and {len(after.segments)} segments is too large.")
-    return Put(rag_manifest(tenant, index), attributes, _current_condition(before))
+    return Update(rag_manifest(tenant, index), set=attributes, when=_current_condition(before))
 
 
 def unchanged_check(tenant: TenantId, index: IndexId, before: Manifest) -> Check:
@@ -215,7 +208,7 @@ def unchanged_check(tenant: TenantId, index: IndexId, before: Manifest) -> Check
 
 def encode_garbage(garbage: Sequence[GarbageEntry]) -> str:
     """Encode ``garbage`` as the item stores it."""
-    return _json([{"path": entry.path, "at": entry.removed_at} for entry in garbage])
+    return _json([encode(entry) for entry in garbage])
 
 
 def _current_condition(before: Manifest) -> Condition:
@@ -247,26 +240,5 @@ def _encode_segment(segment: Segment) -> dict[str, str | int]:
     return entry
 
 
-def _decode_segment(entry: Mapping[str, str | int]) -> Segment:
-    return Segment(
-        id=str(entry["id"]),
-        rows=int(entry["rows"]),
-        text_bytes=int(entry["text_bytes"]),
-        docs_bytes=int(entry["docs_bytes"]),
-        deleted_rows=int(entry.get("dead_rows", 0)),
-        inline_bitmap=base64.b64decode(str(entry.get("dead_inline", ""))),
-        bitmap_object=str(entry.get("dead_object", "")),
-        format=int(entry.get("format", VECTORS_ALONE)),
-    )
-
-
 def _json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
-
-
-def _text(item: Item, name: str) -> str:
-    return cast(str, item[name])
-
-
-def _number(item: Item, name: str) -> int:
-    return cast(int, item[name])

@@ -1,9 +1,9 @@
 """Read and write the parts of an upload: one item for each part, with the position up to which it is ingested."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 from spass.core.errors import InternalError
 from spass.core.time import now_s
@@ -93,8 +93,7 @@ def part_of(item: Item | None) -> PartRecord:
     if item is None:
         raise InternalError("A part of this upload is missing.")
     key = Key(str(item["pk"]), str(item["sk"]))
-    position = decode(Position, cast("Mapping[str, Value]", item["position"]))
-    return decode(PartRecord, item, key=key, number=int(key.sk.rpartition("#")[2]), position=position, errors=decode_errors(item))
+    return decode(PartRecord, item, key=key, number=int(key.sk.rpartition("#")[2]), errors=decode_errors(item))
 
 
 def part_key(store: TenantStore, record: UploadRecord, number: int) -> Key:

@@ -127,14 +127,7 @@ class UploadRecord:
 
 def record_of(item: Item) -> UploadRecord:
     """Return the upload that the table stores as ``item``."""
-    return decode(
-        UploadRecord,
-        item,
-        id=str(item["sk"]).removeprefix(keys.UPLOAD_PREFIX),
-        status=Status(str(item["status"])),
-        errors=decode_errors(item),
-        columns=tuple(cast("Sequence[str]", item.get("columns") or ())),
-    )
+    return decode(UploadRecord, item, id=str(item["sk"]).removeprefix(keys.UPLOAD_PREFIX), errors=decode_errors(item))
 
 
 def encode_errors(errors: Iterable[UploadError]) -> list[Value]:

@@ -3,12 +3,11 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from enum import StrEnum
-from typing import Any, Final, Self, cast
+from typing import Final, Self
 
 from spass.core import errors
-from spass.core.cost import NO_COST, Cost, CostSource, decimal_text
+from spass.core.cost import NO_COST, Cost
 from spass.core.errors import SessionBusy, SpassError, StorageUnavailable, SummaryFailed, UpstreamTimeout
 from spass.core.ids import AgentName, JobId, RequestId, UserId, random_suffix
 from spass.core.messages import Json
@@ -135,27 +134,12 @@ class Job:
 
     def attributes(self) -> dict[str, Value]:
         """Return the item's attributes."""
-        amounts = {"usd": decimal_text(self.cost.usd), "eur": decimal_text(self.cost.eur)}
-        return {**encode(self), "cost": {**encode(self.cost), **amounts}, TTL: epoch_s(self.created_at) + _TTL_SECONDS}
+        return encode(self) | {TTL: epoch_s(self.created_at) + _TTL_SECONDS}
 
 
 def decode_job(item: Item) -> Job:
     """Return the job in ``item``."""
-    stored = cast("Mapping[str, Any]", item)  # written by ``attributes``
-    requester, cost = stored["requester"], stored["cost"]
-    idempotency, result, failure = requester.get("idempotency"), stored.get("result"), stored.get("failure")
-    request = RequestHashes(**idempotency) if idempotency else None
-    return decode(
-        Job,
-        stored,
-        status=JobStatus(stored["status"]),
-        plan=CompactionPlan(**stored["plan"]),
-        fallback_model=stored.get("fallback_model"),
-        requester=decode(Requester, requester, origin=requester.get("origin"), idempotency=request),
-        cost=decode(Cost, cost, usd=Decimal(cost["usd"]), eur=Decimal(cost["eur"]), source=CostSource(cost["source"])),
-        result=JobResult(**result) if result else None,
-        failure=JobFailure(**failure) if failure else None,
-    )
+    return decode(Job, item)
 
 
 async def read_job(store: TenantStore, job: JobId) -> Job | None:

@@ -49,6 +49,7 @@ from spass.sessions.hold import acquire_hold, new_hold, release_hold, renew_hold
 from spass.sessions.record import load_turns
 from spass.sessions.session import HoldKind, Session, decode_session
 from spass.store import keys
+from spass.store.codec import decode
 from spass.store.leases import renewing
 from spass.store.table import TTL, ConditionFailed, TransactionFailed
 from spass.store.tenant_store import TenantStore
@@ -262,4 +263,4 @@ async def _add_cost(store: TenantStore, job: Job, cost: Cost) -> None:
 async def _read_draft(store: TenantStore, job: Job) -> Summary | None:
     """Return the draft of the job's summary, or None."""
     item = await store.table.get(keys.job_draft(store.tenant, job.id))
-    return Summary(str(item["text"]), str(item["model"])) if item is not None else None
+    return decode(Summary, item) if item is not None else None

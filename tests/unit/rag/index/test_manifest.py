@@ -34,7 +34,7 @@ def segment(rows: int, deleted_rows: int = 0, *, size: int = 100) -> Segment:
 
 
 def encode(before: Manifest, after: Manifest) -> Item:
-    return cast(Item, dict(swap_write(TENANT, INDEX, before, after).attributes))
+    return cast(Item, dict(swap_write(TENANT, INDEX, before, after).set))
 
 
 segments = st.builds(

@@ -17,7 +17,7 @@ from spass.rag.ingest.plan import Position
 from spass.rag.ingest.publish import MAX_QUEUED_PARTS, publish_parts
 from spass.rag.ingest.sweep import SweptUploads, sweep_uploads
 from spass.rag.ingest.transitions import end_failed, restart
-from spass.rag.ingest.upload_record import ABANDONED, read_record, upload_key
+from spass.rag.ingest.upload_record import ABANDONED, read_record
 from spass.store import keys
 from spass.store.attributes import Value
 from spass.store.codec import encode
@@ -375,18 +375,3 @@ async def test_a_worker_stops_if_its_part_moved_to_another_position(harness: Ing
         await harness.texts()
     assert await harness.deliver(harness.part(upload, 0), message="m", receives=2)
     assert await harness.texts() == {"d0001": "text 1"}
-
-
-async def test_an_upload_that_an_older_version_of_the_code_stopped_continues(harness: IngestHarness) -> None:
-    upload = await plan_upload(harness)
-    harness.receive()
-    harness.calls.before_embedding = fail
-    assert not await harness.deliver(harness.part(upload, 1), receives=5)
-    record = await read_record(harness.store, INDEX, upload)
-    # The older version stored no id of the stop.
-    await harness.store.table.write(Update(upload_key(harness.store, record), set={"stopped": True}))
-    stopped = await read_record(harness.store, INDEX, upload)
-    restarted = await restart(harness.store, stopped)
-    assert restarted.active
-    assert not restarted.stopped
-    assert len(harness.receive()) == MAX_QUEUED_PARTS

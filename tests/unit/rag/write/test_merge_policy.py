@@ -95,7 +95,7 @@ class SimulatedIndex:
         manifest = Manifest(new_id("gen"), 0, "m" * 40, self.dimensions, now(), now(), listed)
         paths = (f"{manifest.generation}/{new_id('seg')}/deleted-{random_suffix()}" for _ in range(100))
         after = Manifest(garbage=tuple(GarbageEntry(path, 2**31) for path in paths)).next_version(manifest)
-        attributes = swap_write(TenantId("t"), IndexId("i"), Manifest(), after).attributes
+        attributes = swap_write(TenantId("t"), IndexId("i"), Manifest(), after).set
         return sum(len(name) + len(str(value).encode()) for name, value in attributes.items())
 
 

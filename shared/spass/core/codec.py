@@ -1,0 +1,404 @@
+"""Frozen dataclasses as JSON, or as attributes of an item, and back. Each field is a member of the same name.
+
+``decode`` checks types and required fields. There are two forms:
+
+- Messages of another process, which is not trusted. Each dataclass has its name as ``type``, fields with their default are left
+  out, and an unknown field is refused.
+- Stored records. Fields that are None are left out, so that conditions can test whether they exist. An unknown field is ignored,
+  because a later release may have stored it.
+
+The decoder of a dataclass is compiled once. Annotations are types, not texts; ``Json`` is the one text.
+"""
+
+import base64
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    NewType,
+    Protocol,
+    TypeAlias,
+    TypeGuard,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
+
+from spass.core.cost import decimal_text
+from spass.core.json import dump
+from spass.core.messages import Json
+
+Decoder: TypeAlias = Callable[[Any], object]
+Encoder: TypeAlias = Callable[[Any], Any]
+
+_TYPE: Final = "type"
+_MISSING: Final = dataclasses.MISSING
+_UNCHANGED: Final[Encoder] = lambda value: value  # noqa: E731 (compared by identity)
+
+
+class Dataclass(Protocol):
+    """An instance of a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
+R = TypeVar("R", bound=Dataclass)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AsJson:
+    """``Annotated[T, AsJson()]``: the field is stored as JSON text, because it may hold fractions, which attributes cannot."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredAs:
+    """``Annotated[T, StoredAs("name")]``: the name of the stored member."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Required:
+    """``Annotated[T, Required()] = default``: only code may leave the field out, not a stored record."""
+
+
+class WrongValue(ValueError):
+    """A value has another type than its field, or a required field is missing. ``path`` leads to it from the outermost value."""
+
+    def __init__(self, problem: str = "has a wrong value", path: str = "") -> None:
+        super().__init__(f"{path} {problem}")
+        self.problem = problem
+        self.path = path
+
+    def inside(self, name: str) -> "WrongValue":
+        """Return the error of the value that contains this one under ``name``."""
+        return WrongValue(self.problem, name + self.path)
+
+
+def encode_message(value: object) -> Json:
+    """Return a dataclass, or a tuple of them, as JSON for another process."""
+    if _is_dataclass(type(value)):
+        kind: type = type(value)
+        members = {name: getattr(value, name) for name in _annotations(kind)}
+        given = {name: encode_message(member) for name, member in members.items() if not _is_default(kind, name, member)}
+        return {_TYPE: kind.__name__, **given}
+    if isinstance(value, Enum):
+        return cast("Json", value.value)
+    if isinstance(value, Mapping):
+        return {key: encode_message(member) for key, member in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [encode_message(member) for member in value]
+    return cast("Json", value)
+
+
+def decode_message(annotation: Any, value: Json, name: str) -> Any:  # noqa: ANN401 (an annotation has no type of its own)
+    """Return the value of the type ``annotation`` that another process sent.
+
+    Raises:
+        ValueError: ``value`` has another type. ``name`` is what the text of the error calls it.
+    """
+    try:
+        return _compile(annotation, is_message=True)(value)
+    except WrongValue as error:
+        raise error.inside(name) from None
+
+
+def encode_record(record: Dataclass) -> dict[str, Any]:
+    """Return the members of ``record`` as they are stored, without those that are None."""
+    found: dict[str, Any] = {}
+    for name, stored, encode in _encoders(type(record)):
+        value = getattr(record, name)
+        if value is not None:
+            found[stored] = encode(value)
+    return found
+
+
+def decode_record(kind: type[R], stored: Mapping[str, Any], /, **given: object) -> R:
+    """Return the record that ``stored`` holds. ``given`` are fields that it does not hold, such as those in the key of an item.
+
+    Raises:
+        WrongValue: a member has another type, or is missing.
+    """
+    values: dict[str, Any] = given
+    member = ""
+    try:
+        for name, member, decode, absent in _decoders(kind):
+            if name in values:
+                continue
+            if member in stored:
+                values[name] = decode(stored[member])
+            elif absent is _MISSING:
+                raise WrongValue("is missing")
+            else:
+                values[name] = absent
+    except WrongValue as error:
+        raise error.inside(f".{member}") from None
+    return kind(**values)
+
+
+def _compile(annotation: Any, *, is_message: bool) -> Decoder:  # noqa: ANN401 (an annotation has no type of its own)
+    """Return what decodes values of a type."""
+    if _is_json(annotation):
+        return _UNCHANGED
+    if isinstance(annotation, NewType):
+        return _compile(annotation.__supertype__, is_message=is_message)
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is None:
+        return _plain_decoder(annotation, is_message=is_message)
+    if origin in (Union, UnionType):
+        return _union_decoder(arguments, is_message=is_message)
+    if origin is Literal:
+        return _choice_decoder({choice: choice for choice in arguments})
+    is_mapping = origin not in (Annotated, tuple, frozenset)
+    inner = _compile(arguments[1 if is_mapping else 0], is_message=is_message)
+    if origin is Annotated:
+        return _json_decoder(inner) if AsJson() in arguments[1:] else inner
+    return _mapping_decoder(inner) if is_mapping else _tuple_decoder(inner) if origin is tuple else _set_decoder(inner)
+
+
+def _plain_decoder(kind: type, *, is_message: bool) -> Decoder:
+    if _is_dataclass(kind):
+        return _message_decoder(kind) if is_message else _record_decoder(kind)
+    if issubclass(kind, Enum):
+        return _choice_decoder({member.value: member for member in kind})
+    return {float: _float, Decimal: _decimal, bytes: _bytes}.get(kind) or _scalar_decoder(kind)
+
+
+def _scalar_decoder(kind: type) -> Decoder:
+    def decode(value: object) -> object:
+        if type(value) is kind or (kind is str and isinstance(value, str)):
+            return value
+        raise WrongValue
+
+    return decode
+
+
+def _float(value: object) -> object:
+    if isinstance(value, float | int | Decimal) and not isinstance(value, bool):
+        return float(value) if isinstance(value, Decimal) else value
+    raise WrongValue
+
+
+def _decimal(value: object) -> object:
+    try:
+        if isinstance(value, str):
+            return Decimal(value)
+    except ArithmeticError:
+        pass
+    raise WrongValue
+
+
+def _bytes(value: object) -> object:
+    """Return bytes. JSON has them in base64."""
+    try:
+        return value if isinstance(value, bytes) else base64.b64decode(cast("str", value), validate=True)
+    except (TypeError, ValueError):
+        raise WrongValue from None
+
+
+def _choice_decoder(choices: Mapping[Any, object]) -> Decoder:
+    def decode(value: object) -> object:
+        if isinstance(value, str) and value in choices:
+            return choices[value]
+        raise WrongValue
+
+    return decode
+
+
+def _json_decoder(inner: Decoder) -> Decoder:
+    def decode(value: object) -> object:
+        if not isinstance(value, str):
+            raise WrongValue
+        try:
+            content = json.loads(value)
+        except ValueError:
+            raise WrongValue from None
+        return inner(content)
+
+    return decode
+
+
+def _union_decoder(arguments: Sequence[Any], *, is_message: bool) -> Decoder:
+    by_name = {kind.__name__: kind for kind in arguments if is_message and _is_dataclass(kind)}
+    others = [
+        _compile(argument, is_message=is_message) for argument in arguments if argument not in (NoneType, *by_name.values())
+    ]
+    is_optional = NoneType in arguments
+
+    def decode(value: Any) -> object:  # noqa: ANN401 (any value)
+        if value is None and is_optional:
+            return None
+        if by_name and isinstance(value, dict) and isinstance(name := value.get(_TYPE), str) and name in by_name:
+            return _message_decoder(by_name[name])(value)
+        for other in others[:-1]:
+            try:
+                return other(value)
+            except WrongValue:
+                pass
+        if not others:
+            raise WrongValue
+        return others[-1](value)
+
+    return decode
+
+
+def _tuple_decoder(member: Decoder) -> Decoder:
+    def decode(value: object) -> object:
+        if not isinstance(value, list | tuple):
+            raise WrongValue
+        return tuple(_each(member, enumerate(value)))
+
+    return decode
+
+
+def _set_decoder(member: Decoder) -> Decoder:
+    def decode(value: object) -> object:
+        if not isinstance(value, set | frozenset):
+            raise WrongValue
+        return frozenset(map(member, value))
+
+    return decode
+
+
+def _mapping_decoder(member: Decoder) -> Decoder:
+    def decode(value: object) -> object:
+        if not isinstance(value, dict):
+            raise WrongValue
+        return dict(zip(value, _each(member, value.items(), "."), strict=True))
+
+    return decode
+
+
+def _each(member: Decoder, values: Iterable[tuple[Any, Any]], dot: str = "") -> list[object]:
+    found = []
+    for name, value in values:
+        try:
+            found.append(member(value))
+        except WrongValue as error:
+            raise error.inside(f".{name}" if dot else f"[{name}]") from None
+    return found
+
+
+def _record_decoder(kind: type) -> Decoder:
+    def decode(value: object) -> object:
+        if not isinstance(value, Mapping):
+            raise WrongValue
+        return decode_record(kind, value)
+
+    return decode
+
+
+@cache
+def _message_decoder(kind: type) -> Decoder:
+    decoders = {name: _compile(annotation, is_message=True) for name, annotation in _annotations(kind).items()}
+
+    def decode(value: object) -> object:
+        if not isinstance(value, dict) or value.get(_TYPE) != kind.__name__:
+            raise WrongValue
+        if unknown := value.keys() - decoders.keys() - {_TYPE}:
+            raise WrongValue(f"has the unknown field {min(unknown)!r}")
+        members = [(name, member) for name, member in value.items() if name != _TYPE]
+        given: dict[str, Any] = {}
+        for name, member in members:
+            try:
+                given[name] = decoders[name](member)
+            except WrongValue as error:
+                raise error.inside(f".{name}") from None
+        try:
+            return kind(**given)
+        except TypeError:
+            raise WrongValue(f"lacks a field of {kind.__name__}") from None
+
+    return decode
+
+
+@cache
+def _decoders(kind: type) -> Sequence[tuple[str, str, Decoder, object]]:
+    """Return for each field its name, that of the stored member, what decodes it, and its value if the member is absent.
+    ``MISSING``: that is an error."""
+    return [
+        (
+            name,
+            _stored_name(name, annotation),
+            _compile(annotation, is_message=False),
+            _absent_value(annotation, default),
+        )
+        for (name, annotation), default in zip(_annotations(kind).items(), _defaults(kind).values(), strict=True)
+    ]
+
+
+def _absent_value(annotation: Any, default: object) -> object:  # noqa: ANN401 (an annotation has no type of its own)
+    if Required() in _marks(annotation):
+        return _MISSING
+    return None if default is _MISSING and _may_be_none(annotation) else default
+
+
+def _may_be_none(annotation: Any) -> bool:  # noqa: ANN401 (an annotation has no type of its own)
+    if get_origin(annotation) is Annotated:
+        return _may_be_none(get_args(annotation)[0])
+    return _is_json(annotation) or NoneType in get_args(annotation)
+
+
+@cache
+def _encoders(kind: type) -> Sequence[tuple[str, str, Encoder]]:
+    return [(name, _stored_name(name, annotation), _encoder(annotation)) for name, annotation in _annotations(kind).items()]
+
+
+def _encoder(annotation: Any) -> Encoder:  # noqa: ANN401 (an annotation has no type of its own)
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        inner = _encoder(arguments[0])
+        return (lambda value: dump(inner(value))) if AsJson() in arguments[1:] else inner
+    if origin in (Union, UnionType):
+        encoders = {_encoder(argument) for argument in arguments if argument is not NoneType}
+        return encoders.pop() if len(encoders) == 1 else _UNCHANGED
+    if origin is tuple and (member := _encoder(arguments[0])) is not _UNCHANGED:
+        return lambda value: [member(one) for one in value]
+    if annotation is Decimal:
+        return decimal_text
+    return encode_record if _is_dataclass(annotation) else _UNCHANGED
+
+
+def _stored_name(name: str, annotation: Any) -> str:  # noqa: ANN401 (an annotation has no type of its own)
+    return next((mark.name for mark in _marks(annotation) if isinstance(mark, StoredAs)), name)
+
+
+def _marks(annotation: Any) -> Sequence[object]:  # noqa: ANN401 (an annotation has no type of its own)
+    return get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+
+
+def _is_json(annotation: object) -> bool:
+    return Json in (annotation, getattr(annotation, "__forward_arg__", None))
+
+
+def _is_dataclass(kind: object) -> TypeGuard[type]:
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
+
+
+@cache
+def _annotations(kind: type) -> Mapping[str, Any]:
+    return {field.name: field.type for field in dataclasses.fields(kind) if field.init}
+
+
+@cache
+def _defaults(kind: type) -> Mapping[str, object]:
+    """Return the default of each field, or ``MISSING``. A default that a factory makes is shared, so it must not change."""
+    fields = [field for field in dataclasses.fields(kind) if field.init]
+    made = {field.name: field.default_factory() for field in fields if field.default_factory is not _MISSING}
+    return {field.name: made.get(field.name, field.default) for field in fields}
+
+
+def _is_default(kind: type, name: str, value: object) -> bool:
+    default = _defaults(kind)[name]
+    return type(value) is type(default) and value == default
