@@ -18,7 +18,7 @@ from spass.agents.kinds.axes.summarize import SUMMARY_PROMPT
 from spass.agents.kinds.base import AgentContext
 from spass.agents.kinds.monitor_operative import MonitorOperativeAgent
 from spass.calls.scope import CallReports
-from spass.core.effects import Infer, Keep, Note, Recall, Recalled, ToolOutcome
+from spass.core.effects import Infer, Note, Recalled, SearchNotes, StoreNote, ToolOutcome
 from spass.core.events import CallEvent, collect
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall, ToolCallDelta, ToolSpec
 from spass.models.types import ChatDelta
@@ -92,13 +92,13 @@ class TwentyNotes:
 
     kept: int = 0
 
-    async def recall(self, effect: Recall) -> Recalled:
+    async def recall(self, effect: SearchNotes) -> Recalled:
         if effect.by in ("key", "ends"):
             return Recalled()
         first = NOTES // 2 if effect.by == "semantic" else 0
         return Recalled(tuple(Note(f"note-{first + n}", "The basin overflowed in May. " * 10, 1.0) for n in range(effect.limit)))
 
-    async def keep(self, effect: Keep) -> str:
+    async def keep(self, effect: StoreNote) -> str:
         self.kept += 1
         return effect.key or "key"
 

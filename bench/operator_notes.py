@@ -16,7 +16,7 @@ import numpy as np
 from bench.meter import record_calls
 from spass.agents.kinds.axes.hybrid_retrieval import NOTES_OF_EACH
 from spass.calls.scope import Scope
-from spass.core.effects import Keep, Recall
+from spass.core.effects import SearchNotes, StoreNote
 from spass.core.fusion import fuse
 from spass.core.ids import AgentName, OperatorId, RequestId, SessionId, TenantId, UserId
 from spass.core.time import timestamp
@@ -55,16 +55,16 @@ class RandomVectors:
 
 
 async def search_by_words(memory: OperatorMemory) -> object:
-    return await memory.recall(Recall(_QUERY, "keyword", NOTES_OF_EACH))
+    return await memory.recall(SearchNotes(_QUERY, "keyword", NOTES_OF_EACH))
 
 
 async def search_by_meaning(memory: OperatorMemory) -> object:
-    return await memory.recall(Recall(_QUERY, "semantic", NOTES_OF_EACH))
+    return await memory.recall(SearchNotes(_QUERY, "semantic", NOTES_OF_EACH))
 
 
 async def search_by_both(memory: OperatorMemory) -> object:
-    words = await memory.recall(Recall(_QUERY, "keyword", NOTES_OF_EACH))
-    meaning = await memory.recall(Recall(_QUERY, "semantic", NOTES_OF_EACH))
+    words = await memory.recall(SearchNotes(_QUERY, "keyword", NOTES_OF_EACH))
+    meaning = await memory.recall(SearchNotes(_QUERY, "semantic", NOTES_OF_EACH))
     return fuse([words.notes, meaning.notes], 2 * NOTES_OF_EACH)
 
 
@@ -94,7 +94,7 @@ class Notes:
         memory = self.memory()
         for number in range(self._count):
             words = " ".join(order.choices(_WORDS, k=_WORDS_OF_A_NOTE))
-            await memory.keep(Keep(words, key=f"note-{number}"))
+            await memory.keep(StoreNote(words, key=f"note-{number}"))
 
     async def time_search(self, search: Search, times: int) -> tuple[float, float]:
         """Return the medians of milliseconds: of a turn's first search, which reads the notes, and of a later one."""

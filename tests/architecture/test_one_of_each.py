@@ -109,7 +109,7 @@ def test_code_that_joins_no_fragments_is_not_an_assembler(code: str) -> None:
 
 def test_another_loop_would_be_found() -> None:
     assert calls_models_and_tools(ast.parse("async for _ in calls.chat(request): await toolbox.execute_all(found)"))
-    loop = "def f():\n while True:\n  reply = yield Infer(messages)\n  yield Tell('I go on.')"
+    loop = "def f():\n while True:\n  reply = yield Infer(messages)\n  yield ReportStatus('I go on.')"
     assert not has_tool_loop(ast.parse(loop))
     assert has_tool_loop(ast.parse(f"{loop}\n  outcomes = yield CallTools(reply.tool_calls)"))
     assert has_tool_loop(ast.parse(f"{loop}\n  messages += read((yield step))"))

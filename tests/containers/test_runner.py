@@ -48,7 +48,7 @@ async def test_a_container_has_no_network_no_rights_and_no_secrets(
     image = shell_image(
         textwrap.dedent("""\
         read -r line
-        echo '---SPASS_EFFECT--- {"type": "Tell", "detail": "ready"}'
+        echo '---SPASS_EFFECT--- {"type": "ReportStatus", "detail": "ready"}'
         read -r line
         echo ---SPASS_OUTPUT_START---
         printf '{"network": "'; while read -r name rest; do case "$name" in *:) printf '%s ' "$name";; esac; done < /proc/net/dev

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spass.core.effects import Keep
+from spass.core.effects import StoreNote
 from spass.core.jobs import WorkKind
 from spass.core.messages import FinishReason, TokenUsage
 from spass.core.time import timestamp
@@ -131,7 +131,7 @@ async def test_a_run_whose_first_call_is_an_embedding_leaves_its_worker_too(gate
     await work(gateway)
     memory = OperatorMemory(gateway.scope(), agent.operator, lambda: gateway.services.embedder)
     with inject(Process()):
-        await memory.keep(Keep("The harbour is open."))
+        await memory.keep(StoreNote("The harbour is open."))
     gateway.replace_worker()
     await gateway.store.table.write(Put(keys.tenant_config(TENANT), {"tokens_per_minute": 5000, "version": 1}))
     first = await gateway.create()

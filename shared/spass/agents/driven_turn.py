@@ -24,14 +24,14 @@ from spass.core.effects import (
     Effect,
     FetchPage,
     Infer,
-    Keep,
-    Recall,
     Recalled,
     RecordResult,
+    ReportStatus,
     RunCode,
     RunHarness,
+    SearchNotes,
     SetState,
-    Tell,
+    StoreNote,
     ToolOutcome,
 )
 from spass.core.errors import ContextLengthExceeded, InternalError, KindUnavailable, SpassError
@@ -258,7 +258,7 @@ class DrivenTurn:
     async def _perform_unrecorded(self, effect: Effect, result: list[object]) -> AsyncGenerator[Event, None]:
         """Perform an effect that is not part of the turn's record."""
         match effect:
-            case Tell(detail=detail):
+            case ReportStatus(detail=detail):
                 yield Status(detail)
                 result.append(None)
             case RecordResult(call_id=call_id, content=content):
@@ -267,7 +267,7 @@ class DrivenTurn:
                 result.append(None)
             case Infer():
                 result.append(await infer_aside(self._driver.infer, effect, self._driver.scope.deadline))
-            case Recall() | Keep() | SetState():
+            case SearchNotes() | StoreNote() | SetState():
                 result.append(await self._use_memory(effect))
             case FetchPage(url=url) if self._driver.fetch_page is not None:
                 result.append(await self._driver.fetch_page(url))
@@ -281,13 +281,13 @@ class DrivenTurn:
         if outcome is None or outcome.waiting:
             raise InternalError("The agent kind records a result that it may not change.")
 
-    async def _use_memory(self, effect: Recall | Keep | SetState) -> object:
+    async def _use_memory(self, effect: SearchNotes | StoreNote | SetState) -> object:
         """Return the result of ``effect``. Without an operator nothing is found and nothing is kept."""
         memory = self._driver.memory
         match effect:
-            case Recall():
+            case SearchNotes():
                 return await memory.recall(effect) if memory is not None else Recalled()
-            case Keep():
+            case StoreNote():
                 return await memory.keep(effect) if memory is not None else effect.key or ""
             case SetState(value=value) if memory is not None:
                 memory.set_state(value)

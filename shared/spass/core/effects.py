@@ -118,7 +118,7 @@ class RecordResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class ReportStatus:
     """Tell the client about the progress of the work. The result is None."""
 
     detail: str
@@ -246,7 +246,7 @@ class Recalled:
 
 
 @dataclass(frozen=True, slots=True)
-class Recall:
+class SearchNotes:
     """Find at most ``limit`` notes of the operator. The result is ``Recalled``. Without an operator there are none.
 
     ``by``: ``key`` finds the note with the key ``query``; the key ``state`` is the operator's state. ``keyword`` ranks by the
@@ -259,7 +259,7 @@ class Recall:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class StoreNote:
     """Store a note of the operator now. The result is its key. A note with the same key is replaced. Without ``key``, the key is
     derived from the content. Without an operator, nothing is stored."""
 
@@ -275,7 +275,9 @@ class SetState:
     value: Json
 
 
-Effect: TypeAlias = Infer | CallTools | RecordResult | Tell | RunCode | FetchPage | RunHarness | Recall | Keep | SetState
+Effect: TypeAlias = (
+    Infer | CallTools | RecordResult | ReportStatus | RunCode | FetchPage | RunHarness | SearchNotes | StoreNote | SetState
+)
 
 
 @dataclass(frozen=True, slots=True)

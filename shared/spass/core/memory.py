@@ -2,14 +2,14 @@
 
 from typing import Protocol
 
-from spass.core.effects import Keep, Recall, Recalled
+from spass.core.effects import Recalled, SearchNotes, StoreNote
 from spass.core.messages import Json
 
 
 class Memory(Protocol):
     """The notes and the state of one operator, during one turn."""
 
-    async def recall(self, effect: Recall) -> Recalled:
+    async def recall(self, effect: SearchNotes) -> Recalled:
         """Return the notes that ``effect`` asks for.
 
         Raises:
@@ -17,7 +17,7 @@ class Memory(Protocol):
         """
         ...
 
-    async def keep(self, effect: Keep) -> str:
+    async def keep(self, effect: StoreNote) -> str:
         """Store a note and return its key. Storing it again changes nothing.
 
         Raises:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from spass.calls.scope import Scope
-from spass.core.effects import CallError, Keep, Note, Recall, Recalled
+from spass.core.effects import CallError, Note, Recalled, SearchNotes, StoreNote
 from spass.core.errors import OperatorNotFound, SpassError, UpstreamTimeout
 from spass.core.messages import Json
 from spass.core.time import Clock, timestamp
@@ -50,7 +50,7 @@ class OperatorMemory:
         """Remember the state that the commit of the turn writes."""
         self.next_state = value
 
-    async def recall(self, effect: Recall) -> Recalled:
+    async def recall(self, effect: SearchNotes) -> Recalled:
         """Return the notes that ``effect`` asks for. There are none if the operator was forgotten meanwhile.
 
         Raises:
@@ -69,7 +69,7 @@ class OperatorMemory:
             case "semantic":
                 return await self._by_meaning(notebook, effect.query, effect.limit)
 
-    async def keep(self, effect: Keep) -> str:
+    async def keep(self, effect: StoreNote) -> str:
         """Store a note and return its key. If the embedding model fails, the note is stored without a vector.
 
         Raises:

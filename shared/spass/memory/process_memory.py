@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from spass.core.effects import Keep, Note, Recall, Recalled
+from spass.core.effects import Note, Recalled, SearchNotes, StoreNote
 from spass.core.messages import Json, Message
 from spass.core.time import Timestamp, now
 from spass.memory.notes import MAX_NOTES, StoredNote, make_note, normalise_end
@@ -23,7 +23,7 @@ class ProcessMemory:
         self._state_at = Timestamp("")
         self._notes: dict[str, StoredNote] = {}
 
-    async def recall(self, effect: Recall) -> Recalled:
+    async def recall(self, effect: SearchNotes) -> Recalled:
         """Return the notes that ``effect`` asks for."""
         notes = tuple(self._notes.values())
         match effect.by:
@@ -38,7 +38,7 @@ class ProcessMemory:
             case _:
                 return Recalled(await rank_by_words(notes, effect.query, effect.limit))
 
-    async def keep(self, effect: Keep) -> str:
+    async def keep(self, effect: StoreNote) -> str:
         """Store a note and return its key. Beyond ``MAX_NOTES`` notes the oldest is dropped."""
         note = make_note(effect.content, effect.key, effect.ends, _GENERATION, now())
         self._notes.pop(note.key, None)

@@ -11,7 +11,7 @@ from spass.calls.scope import Scope
 from spass.core.bus import EMPTY_BUS, EventBus
 from spass.core.code_calls import Interpreter, Perform
 from spass.core.cost import NO_COST
-from spass.core.effects import CallError, Cell, CellResult, Infer, Keep, Note, Recall, Recalled, RunCode, ToolOutcome
+from spass.core.effects import CallError, Cell, CellResult, Infer, Note, Recalled, RunCode, SearchNotes, StoreNote, ToolOutcome
 from spass.core.events import (
     CallEvent,
     Event,
@@ -174,7 +174,7 @@ class NoteBook:
     written: list[str] = field(default_factory=list)
     states: list[Json] = field(default_factory=list)
 
-    async def recall(self, effect: Recall) -> Recalled:
+    async def recall(self, effect: SearchNotes) -> Recalled:
         if effect.by == "key":
             if effect.query == "state":
                 return Recalled(() if self.state is None else (Note("state", self.state),))
@@ -184,12 +184,12 @@ class NoteBook:
         return Recalled(tuple(note for note in self.notes.values() if self._matches(effect, note))[: effect.limit])
 
     @staticmethod
-    def _matches(effect: Recall, note: Note) -> bool:
+    def _matches(effect: SearchNotes, note: Note) -> bool:
         if effect.by == "ends":
             return effect.query.casefold() in {end.casefold() for end in note.ends}
         return bool({*effect.query.casefold().split()} & {*note.content.casefold().split()})
 
-    async def keep(self, effect: Keep) -> str:
+    async def keep(self, effect: StoreNote) -> str:
         key = effect.key or hashlib.sha256(effect.content.encode()).hexdigest()[:8]
         self.notes[key] = Note(key, effect.content, ends=effect.ends)
         self.written.append(key)

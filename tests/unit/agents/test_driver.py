@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spass.agents.kinds import AgentContext, BaseAgent, user
 from spass.agents.kinds.orchestrator import OrchestratorAgent
-from spass.core.effects import HIDDEN, Answer, AssistantReply, CallTools, Infer, MaxTurns, ShowAfter, Steps, Tell
+from spass.core.effects import HIDDEN, Answer, AssistantReply, CallTools, Infer, MaxTurns, ReportStatus, ShowAfter, Steps
 from spass.core.errors import ContextLengthExceeded, InternalError, UpstreamError
 from spass.core.events import (
     Event,
@@ -215,7 +215,7 @@ async def test_an_answer_that_does_not_begin_as_shown_is_the_next_step() -> None
     def change(input: str, _context: AgentContext) -> Steps:
         reply: AssistantReply = yield Infer((user(input),))
         yield Infer((user(reply.content),), aside=True)
-        yield Tell("thinking")
+        yield ReportStatus("thinking")
         return Answer("Better.")
 
     events = await ScriptedWorld([ScriptedReply("Bad|ly."), ScriptedReply("aside")]).run(Custom(function=change))
@@ -296,7 +296,7 @@ def no_effect(_input: str, _context: AgentContext) -> Steps:
 
 def endless(_input: str, _context: AgentContext) -> Steps:
     while True:
-        yield Tell("still here")
+        yield ReportStatus("still here")
 
 
 def raising(_input: str, _context: AgentContext) -> Steps:
@@ -312,7 +312,7 @@ def no_answer(_input: str, _context: AgentContext) -> Steps:
 def undying(_input: str, _context: AgentContext) -> Steps:
     with suppress(GeneratorExit):
         yield Infer((user("a"),))
-    yield Tell("Still here.")
+    yield ReportStatus("Still here.")
     return Answer("")
 
 
@@ -333,7 +333,7 @@ def cancelling(_input: str, _context: AgentContext) -> Steps:
 
 
 def no_generator(_input: str, _context: AgentContext) -> Steps:
-    return [Tell("a")]  # type: ignore[return-value]
+    return [ReportStatus("a")]  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("kind", [no_effect, endless, raising, no_answer, wrong_text, wrong_said, cancelling, no_generator])
@@ -371,7 +371,7 @@ async def test_after_an_overflow_no_effect_is_performed_twice() -> None:
 
 def fickle(_input: str, context: AgentContext) -> Steps:
     if context.conversation:
-        yield Tell("I see a history.")
+        yield ReportStatus("I see a history.")
     yield Infer((user("a"),))
     return Answer("Done.")
 

@@ -14,7 +14,7 @@ from spass.agents.kinds.base import parameter
 from spass.agents.kinds.harness import HarnessAgent
 from spass.agents.kinds.monitor_operative import MonitorOperativeAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
-from spass.core.effects import HIDDEN, Answer, AssistantReply, CallTools, Effect, Infer, MaxTurns, Note, Steps, Tell
+from spass.core.effects import HIDDEN, Answer, AssistantReply, CallTools, Effect, Infer, MaxTurns, Note, ReportStatus, Steps
 from spass.core.errors import ContextLengthExceeded, StorageUnavailable, UpstreamError
 from spass.core.events import Failed, ToolCallFinished, collect
 from spass.core.messages import FinishReason, Json, Message, Role, ToolSpec
@@ -49,7 +49,7 @@ class AsideAgent(ToolUsingAgent):
         try:
             while True:
                 reply: AssistantReply = yield Infer(messages, show=HIDDEN if len(messages) % 2 else None)
-                yield Tell("I check the reply.")
+                yield ReportStatus("I check the reply.")
                 check: AssistantReply = yield Infer((user(reply.content),), "none", aside=True)
                 if check.error is not None or not reply.tool_calls:
                     return Answer(f"{reply.content} ({check.content})", metadata={"checked": check.error is None})

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spass.calls.datamark import NOTE
-from spass.core.effects import Keep
+from spass.core.effects import StoreNote
 from spass.core.events import Event, collect
 from spass.memory.views import page_notes
 from tests.unit.agents.delegate_harness import Company, Line, agent
@@ -56,7 +56,7 @@ async def test_without_an_operator_the_agent_reads_no_operator() -> None:
 async def test_a_delegate_of_an_operator_has_no_notes() -> None:
     operators = Operators()
     memory = await operators.started()
-    await memory.keep(Keep("The offer is secret."))
+    await memory.keep(StoreNote("The offer is secret."))
     task = ("delegate", json.dumps({"agent": "helper", "task": "Store and search."}))
     lines: dict[str, list[Line]] = {"reader": [says("", task), says("Done.")], "helper": [says("", STORE, SEARCH), says("No.")]}
     company = Company([agent("reader", "helper", tools=TOOLS), agent("helper", tools=TOOLS)], lines)
@@ -70,7 +70,7 @@ async def test_a_delegate_of_an_operator_has_no_notes() -> None:
 async def test_a_note_that_gives_an_order_reaches_the_model_marked_as_data() -> None:
     operators = Operators()
     memory = await operators.started()
-    await memory.keep(Keep(ORDER))
+    await memory.keep(StoreNote(ORDER))
     company = Company([agent("reader", tools=TOOLS)], {"reader": [says("", ("memory_search", '{"query": "note"}')), says("No.")]})
     await run(company, operators)
     system, *_, answer = company.requests_of("reader")[1].messages

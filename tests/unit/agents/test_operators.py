@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from spass.core.effects import Keep, Recall, Recalled, ToolOutcome
+from spass.core.effects import Recalled, SearchNotes, StoreNote, ToolOutcome
 from spass.core.errors import InvalidRequest
 from spass.core.events import Event, InferenceFinished, InferenceStarted, ToolCallFinished, TurnFinished, TurnStarted
 from spass.core.ids import AgentName, OperatorId, RequestId, UserId
@@ -34,10 +34,10 @@ class Memory:
 
     next_state: Json = None
 
-    async def recall(self, effect: Recall) -> Recalled:
+    async def recall(self, effect: SearchNotes) -> Recalled:
         return Recalled()
 
-    async def keep(self, effect: Keep) -> str:
+    async def keep(self, effect: StoreNote) -> str:
         return ""
 
     def set_state(self, value: Json) -> None:

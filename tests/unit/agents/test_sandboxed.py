@@ -21,7 +21,7 @@ from spass.agents.kinds.simple import SimpleAgent
 from spass.agents.sandboxed import SandboxedAgent
 from spass.agents.spec import AgentSpec
 from spass.core.bus import EVENT_TYPES, EventBus
-from spass.core.effects import Answer, HarnessResult, HarnessSpec, Steps, Tell
+from spass.core.effects import Answer, HarnessResult, HarnessSpec, ReportStatus, Steps
 from spass.core.errors import InternalError, SandboxUnavailable, UpstreamError, UpstreamTimeout
 from spass.core.messages import Message, Role
 from spass.sandbox import ContainerRunner
@@ -166,7 +166,7 @@ HOSTILE: Final = {
     "effect({'type': 'Answer', 'content': 'x'})": (UpstreamError, "not an effect"),
     "effect({'type': 'Delete'})": (UpstreamError, "not an effect"),
     "effect({})": (UpstreamError, "not an effect"),
-    "effect({'type': 'Tell'})": (UpstreamError, "not an effect"),
+    "effect({'type': 'ReportStatus'})": (UpstreamError, "not an effect"),
     "effect({'type': 'Unhandled'})": (UpstreamError, "not an effect"),
     "effect({'type': 'CallTools', 'calls': [1]})": (UpstreamError, "not an effect"),
     "effect({'type': 'RunHarness', 'spec': {'type': 'HarnessSpec', 'runner': 'openhands', 'prompt': '', 'system_prompt': '', "
@@ -175,10 +175,10 @@ HOSTILE: Final = {
     "pass": (UpstreamError, "wrote no answer"),
     "answer({'content': 1})": (UpstreamError, "not an effect"),
     "answer({'type': 'Answer'})": (UpstreamError, "not an effect"),
-    "answer({'type': 'Tell', 'detail': 'x'})": (UpstreamError, "not an effect"),
+    "answer({'type': 'ReportStatus', 'detail': 'x'})": (UpstreamError, "not an effect"),
     "answer({'type': 'Failure', 'message': 'broken'})": (InternalError, "broken"),
     "answer({'content': 'a'}); answer({'content': 'b'})": (UpstreamError, "two answers"),
-    "effect({'type': 'Tell', 'detail': 'x'}); sys.exit(1)": (UpstreamError, "exit code 1"),
+    "effect({'type': 'ReportStatus', 'detail': 'x'}); sys.exit(1)": (UpstreamError, "exit code 1"),
     "time.sleep(60)": (UpstreamTimeout, "took longer than"),
 }
 
@@ -230,7 +230,7 @@ class BrokenAgent(BaseAgent):
     """Fail."""
 
     def steps(self, input: str, context: AgentContext) -> Steps:
-        yield Tell("x")
+        yield ReportStatus("x")
         return Answer("never")
 
 

@@ -23,18 +23,18 @@ from spass.core.effects import (
     HarnessSpec,
     Hidden,
     Infer,
-    Keep,
     Note,
     Page,
     Queries,
-    Recall,
     Recalled,
     RecordResult,
+    ReportStatus,
     RunCode,
     RunHarness,
+    SearchNotes,
     SetState,
     ShowAfter,
-    Tell,
+    StoreNote,
     ToolOutcome,
 )
 from spass.core.ids import ApprovalId
@@ -109,12 +109,12 @@ effects: Final[st.SearchStrategy[Any]] = st.one_of(
     infers,
     st.builds(CallTools, tuples(calls), optional(texts)),
     st.builds(RecordResult, texts, texts),
-    st.builds(Tell, texts),
+    st.builds(ReportStatus, texts),
     st.builds(RunCode, cells, optional(texts)),
     st.builds(FetchPage, texts),
     st.builds(RunHarness, specs),
-    st.builds(Recall, texts, st.sampled_from(["key", "keyword", "semantic", "ends"]), integers),
-    st.builds(Keep, texts, optional(texts), tuples(texts)),
+    st.builds(SearchNotes, texts, st.sampled_from(["key", "keyword", "semantic", "ends"]), integers),
+    st.builds(StoreNote, texts, optional(texts), tuples(texts)),
     st.builds(SetState, values),
 )
 notes: Final = st.builds(Note, texts, texts, numbers, texts, tuples(texts))
@@ -145,9 +145,9 @@ RESULTS: Final[dict[type, st.SearchStrategy[Any]]] = {
     Infer: replies,
     CallTools: tuples(outcomes),
     RecordResult: st.none(),
-    Tell: st.none(),
-    Recall: st.builds(Recalled, tuples(notes), optional(errors)),
-    Keep: texts,
+    ReportStatus: st.none(),
+    SearchNotes: st.builds(Recalled, tuples(notes), optional(errors)),
+    StoreNote: texts,
     SetState: st.none(),
     RunCode: st.builds(CellResult, texts, optional(texts), integers, optional(texts)),
     FetchPage: st.builds(Page, texts, optional(texts)),
@@ -190,16 +190,16 @@ def test_fields_with_their_default_are_left_out() -> None:
     }
 
 
-TELL: Final[dict[str, Json]] = {"type": "Tell", "detail": "x"}
+TELL: Final[dict[str, Json]] = {"type": "ReportStatus", "detail": "x"}
 MESSAGE: Final[dict[str, Json]] = {"type": "Message", "role": "user", "content": "x"}
 BAD_EFFECTS: Final[dict[str, Json]] = {
     "effect": None,
     "effect has": [],
-    "effect has a": "Tell",
+    "effect has a": "ReportStatus",
     "effect has a wrong": {},
     "effect has a wrong value": {"type": "Delete"},
-    "effect lacks": {"type": "Tell"},
-    "effect.detail": {"type": "Tell", "detail": 1},
+    "effect lacks": {"type": "ReportStatus"},
+    "effect.detail": {"type": "ReportStatus", "detail": 1},
     "effect has the unknown field 'details'": {**TELL, "details": "x"},
     "effect has a wrong valu": {"type": "Query", "prompt": "x"},
     "effect.messages": {"type": "Infer", "messages": "x"},

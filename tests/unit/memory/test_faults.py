@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spass.core.effects import Keep, Note, Recall
+from spass.core.effects import Note, SearchNotes, StoreNote
 from spass.core.errors import StorageUnavailable
 from spass.memory.views import page_notes
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.anyio
 async def take_a_turn(operators: Operators) -> list[Note]:
     """Recall, keep, and recall what was kept."""
     memory = operators.memory()
-    await memory.recall(Recall("state", "key", 1))
-    await memory.keep(Keep("offer one", "offer", ("offer", "price")))
-    await memory.recall(Recall("offer", "semantic", 8))
-    await memory.keep(Keep("offer two"))
-    await memory.keep(Keep("offer three", "offer", ("offer", "price")))
-    return [*(await memory.recall(Recall("offer", "keyword", 8))).notes]
+    await memory.recall(SearchNotes("state", "key", 1))
+    await memory.keep(StoreNote("offer one", "offer", ("offer", "price")))
+    await memory.recall(SearchNotes("offer", "semantic", 8))
+    await memory.keep(StoreNote("offer two"))
+    await memory.keep(StoreNote("offer three", "offer", ("offer", "price")))
+    return [*(await memory.recall(SearchNotes("offer", "keyword", 8))).notes]
 
 
 async def prepared() -> Operators:
@@ -29,7 +29,7 @@ async def prepared() -> Operators:
     operators = Operators()
     memory = await operators.started()
     operators.calls.broken = True
-    await memory.keep(Keep("offer zero"))
+    await memory.keep(StoreNote("offer zero"))
     operators.calls.broken = False
     return operators
 
@@ -61,6 +61,6 @@ async def test_a_turn_that_failed_anywhere_can_be_repeated(
             found = await take_a_turn(operators)
         assert failed is (fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)) or times == 2
         assert sorted(note.content for note in found) == await kept(operators) == wanted
-        later = await operators.memory().recall(Recall("offer", "semantic", 8))
+        later = await operators.memory().recall(SearchNotes("offer", "semantic", 8))
         assert sorted(note.content for note in later.notes) == wanted
     record_property("failed_calls", len(plan.calls))

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from spass.core.effects import Keep, Recall
+from spass.core.effects import SearchNotes, StoreNote
 from spass.core.errors import InvalidRequest, OperatorNotFound
 from spass.core.ids import OperatorId, UserId
 from spass.core.messages import Json
@@ -30,10 +30,10 @@ OWNERS: Final = [
     *itertools.product(("demo", "demo-2", "dem"), ("ana", "an", "ana:news", "token/ana"), ("news", "new", "news:2", "ana"))
 ]
 SEARCHES: Final = (
-    Recall("tea", "keyword", 2000),
-    Recall("tea", "semantic", 2000),
-    Recall("x", "ends", 2000),
-    Recall("plan", "key", 1),
+    SearchNotes("tea", "keyword", 2000),
+    SearchNotes("tea", "semantic", 2000),
+    SearchNotes("x", "ends", 2000),
+    SearchNotes("plan", "key", 1),
 )
 WORDS: Final = ("tea", "coffee", "kraken")
 
@@ -72,7 +72,7 @@ class World:
         turn = await self.turn(owner)
         word, end = self.random.choice(WORDS), self.random.choice("xyz")
         content = f"{word} of {OWNERS[owner]}, {self.random.randrange(9)}"
-        key = await turn.keep(Keep(content, self.random.choice([None, "plan", "state of tea"]), (end,)))
+        key = await turn.keep(StoreNote(content, self.random.choice([None, "plan", "state of tea"]), (end,)))
         self.expected[owner].notes[key] = (content, end)
 
     async def search(self, owner: int) -> None:
@@ -103,7 +103,7 @@ class World:
 
     async def recall_state(self, owner: int) -> None:
         turn = await self.turn(owner)
-        found = await turn.recall(Recall("state", "key", 1))
+        found = await turn.recall(SearchNotes("state", "key", 1))
         state = self.expected[owner].state
         assert [json.loads(note.content) for note in found.notes] == ([state] if state is not None else [])
 

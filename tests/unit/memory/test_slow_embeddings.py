@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from spass.calls.scope import REQUEST_SECONDS, Scope
-from spass.core.effects import Keep, Recall
+from spass.core.effects import SearchNotes, StoreNote
 from spass.models.types import EmbeddingReply
 from tests.unit.memory.operators import LetterCalls, Operators
 from tests.unit.virtual_time import virtual_time
@@ -14,7 +14,7 @@ from tests.unit.virtual_time import virtual_time
 pytestmark = pytest.mark.anyio
 anyio_backend = virtual_time
 
-LISTEN = Recall("listen", "semantic", 8)
+LISTEN = SearchNotes("listen", "semantic", 8)
 
 
 class SilentCalls(LetterCalls):
@@ -33,7 +33,7 @@ async def test_a_turn_continues_with_half_of_its_time_and_asks_no_more() -> None
     operators = Operators(calls=calls)
     memory = await operators.started()
     begun = asyncio.get_running_loop().time()
-    keys = [await memory.keep(Keep(content)) for content in ("silent", "zzz")]
+    keys = [await memory.keep(StoreNote(content)) for content in ("silent", "zzz")]
     recalled = await memory.recall(LISTEN)
     assert recalled.error is not None
     assert (recalled.notes, recalled.error.code) == ((), "upstream_timeout")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spass.calls.scope import Scope
-from spass.core.effects import CallError, Keep, Recall, Recalled
+from spass.core.effects import CallError, Recalled, SearchNotes, StoreNote
 from spass.core.errors import UpstreamError
 from spass.core.time import Timestamp
 from spass.memory.notes import StoredNote, note_digest, note_key
@@ -20,7 +20,7 @@ from tests.unit.memory.operators import NEWS, LetterCalls, Operators
 
 pytestmark = pytest.mark.anyio
 
-LISTEN = Recall("listen", "semantic", 8)
+LISTEN = SearchNotes("listen", "semantic", 8)
 
 
 async def found(operators: Operators) -> list[str]:
@@ -32,7 +32,7 @@ async def found(operators: Operators) -> list[str]:
 async def test_a_note_is_embedded_once_and_a_query_once(operators: Operators) -> None:
     memory = await operators.started()
     for content in ("silent", "zzz"):
-        await memory.keep(Keep(content))
+        await memory.keep(StoreNote(content))
     for _ in range(2):
         assert await found(operators) == ["silent", "zzz"]
     assert operators.calls.texts == ["silent", "zzz", "listen", "listen"]
@@ -46,16 +46,16 @@ async def test_nothing_is_embedded_before_the_first_note(operators: Operators) -
 
 async def test_only_the_beginning_of_a_long_query_is_embedded(operators: Operators) -> None:
     memory = await operators.started()
-    await memory.keep(Keep("x"))
-    await memory.recall(Recall("q" * 300_000, "semantic", 8))
+    await memory.keep(StoreNote("x"))
+    await memory.recall(SearchNotes("q" * 300_000, "semantic", 8))
     assert [len(text) for text in operators.calls.texts] == [1, 2000]
 
 
 async def test_a_note_that_could_not_be_embedded_is_stored_and_embedded_later(operators: Operators) -> None:
     memory = await operators.started()
     operators.calls.broken = True
-    key = await memory.keep(Keep("silent"))
-    assert [note.content for note in (await memory.recall(Recall(key, "key", 1))).notes] == ["silent"]
+    key = await memory.keep(StoreNote("silent"))
+    assert [note.content for note in (await memory.recall(SearchNotes(key, "key", 1))).notes] == ["silent"]
     assert await memory.recall(LISTEN) == Recalled((), CallError("upstream_error", "The embedding model is down."))
     operators.calls.broken = False
     assert await found(operators) == ["silent"]
@@ -67,12 +67,12 @@ async def test_after_a_change_of_the_model_all_vectors_are_computed_again(operat
     memory = await operators.started()
     contents = [f"silent {number}" for number in range(60)]
     for content in contents:
-        await memory.keep(Keep(content))
+        await memory.keep(StoreNote(content))
     operators.calls.texts.clear()
     operators.model = "other letters"
     memory = operators.memory()
     for _ in range(2):
-        assert len((await memory.recall(Recall("listen", "semantic", 100))).notes) == 60
+        assert len((await memory.recall(SearchNotes("listen", "semantic", 100))).notes) == 60
     assert operators.calls.texts[0] == "listen"
     assert sorted(operators.calls.texts[1:]) == sorted([*contents, "listen"])
     operators.calls.texts.clear()
@@ -82,7 +82,7 @@ async def test_after_a_change_of_the_model_all_vectors_are_computed_again(operat
 
 async def test_a_vector_of_another_size_is_computed_again(operators: Operators) -> None:
     memory = await operators.started()
-    await memory.keep(Keep("silent", "k"))
+    await memory.keep(StoreNote("silent", "k"))
     digest = note_digest((await operators.begin()).generation, "k")
     key = note_key(operators.store().tenant, NEWS, digest)
     await operators.store().table.write(Update(key, set={"vector": b"\0" * 12}))
@@ -95,7 +95,7 @@ async def test_vectors_that_cannot_be_stored_do_not_fail_the_search(operators: O
     memory = await operators.started()
     operators.calls.broken = True
     for content in ("silent", "zzz"):
-        await memory.keep(Keep(content))
+        await memory.keep(StoreNote(content))
     operators.calls.broken = False
     with inject(FaultPlan(fault, at=2, times=100)):  # after the state and the page of notes
         assert await found(operators) == ["silent", "zzz"]
@@ -105,11 +105,11 @@ async def test_vectors_that_cannot_be_stored_do_not_fail_the_search(operators: O
 async def test_a_vector_never_belongs_to_an_older_text_of_its_note(operators: Operators) -> None:
     memory = await operators.started()
     operators.calls.broken = True
-    await memory.keep(Keep("zzz", "k"))
+    await memory.keep(StoreNote("zzz", "k"))
     operators.calls.broken = False
     stale = operators.memory()
-    await stale.recall(Recall("x", "keyword", 1))
-    await operators.memory().keep(Keep("silent", "k"))
+    await stale.recall(SearchNotes("x", "keyword", 1))
+    await operators.memory().keep(StoreNote("silent", "k"))
     await stale.recall(LISTEN)  # computes the vector of "zzz"
     (note,) = (await operators.memory().recall(LISTEN)).notes
     assert (note.content, note.score) == ("silent", 1.0)
@@ -152,13 +152,13 @@ async def test_a_note_that_the_model_refuses_does_not_make_the_others_cost_again
     memory = await operators.started()
     operators.calls.broken = True
     for content in ("poison", *(f"silent {number}" for number in range(300))):
-        await memory.keep(Keep(content))
+        await memory.keep(StoreNote(content))
     calls = operators.calls = RefusingCalls()
     for _ in range(60):  # each turn halves what is left with a probability of a half
         memory = operators.memory()
         for _ in range(3):
             await memory.recall(LISTEN)
-    assert len((await operators.memory().recall(Recall("listen", "semantic", 1000))).notes) == 300
+    assert len((await operators.memory().recall(SearchNotes("listen", "semantic", 1000))).notes) == 300
     assert calls.texts.count("silent 7") == 1
     calls.begun = 0
     memory = operators.memory()

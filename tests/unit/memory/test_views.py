@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from spass.core.effects import Keep
+from spass.core.effects import StoreNote
 from spass.core.errors import InvalidRequest, OperatorNotFound
 from spass.core.ids import AgentName
 from spass.core.messages import Json
@@ -39,7 +39,7 @@ async def test_an_operator_is_shown_with_its_session_state_and_number_of_notes(o
         "updated_at": state.updated_at,
     }
     for number in range(3):
-        await operators.memory().keep(Keep(f"tea {number}"))
+        await operators.memory().keep(StoreNote(f"tea {number}"))
     assert (await view_operator(operators.store(), NEWS)).notes == 3
 
 
@@ -54,7 +54,7 @@ async def test_the_state_is_shown_as_it_was_stored(operators: Operators, state: 
 
 async def test_a_note_is_shown_with_its_key_content_ends_and_time(operators: Operators) -> None:
     memory = await operators.started()
-    await memory.keep(Keep("rain causes floods", "edge", ("rain", "floods")))
+    await memory.keep(StoreNote("rain causes floods", "edge", ("rain", "floods")))
     (note,) = (await page_notes(operators.store(), NEWS, None, 10)).notes
     assert note.to_dict() == {
         "key": "edge",
@@ -68,7 +68,7 @@ async def test_a_note_is_shown_with_its_key_content_ends_and_time(operators: Ope
 async def test_pages_hold_every_note_once_and_the_oldest_first(operators: Operators, limit: int) -> None:
     memory = await operators.started()
     for number in range(250):
-        await memory.keep(Keep(f"tea {number}"))
+        await memory.keep(StoreNote(f"tea {number}"))
     found, cursor, pages = list[str](), None, 0
     while True:
         page = await page_notes(operators.store(), NEWS, cursor, limit)
@@ -84,10 +84,10 @@ async def test_pages_hold_every_note_once_and_the_oldest_first(operators: Operat
 async def test_a_note_that_is_stored_again_between_two_pages_is_not_missed(operators: Operators) -> None:
     memory = await operators.started()
     for number in range(6):
-        await memory.keep(Keep(f"tea {number}", f"k{number}"))
+        await memory.keep(StoreNote(f"tea {number}", f"k{number}"))
     first = await page_notes(operators.store(), NEWS, None, 3)
-    await memory.keep(Keep("tea, hot", "k4"))
-    await memory.keep(Keep("tea, new", "k6"))
+    await memory.keep(StoreNote("tea, hot", "k4"))
+    await memory.keep(StoreNote("tea, new", "k6"))
     rest = await page_notes(operators.store(), NEWS, first.next_cursor, 9)
     assert [note.key for note in (*first.notes, *rest.notes)] == ["k0", "k1", "k2", "k3", "k5", "k4", "k6"]
 
@@ -96,7 +96,7 @@ async def test_notes_of_the_same_moment_are_paged_one_by_one(operators: Operator
     monkeypatch.setattr(Operators, "clock", lambda self: self.now)
     memory = await operators.started()
     for number in range(5):
-        await memory.keep(Keep(f"tea {number}", f"k{number}"))
+        await memory.keep(StoreNote(f"tea {number}", f"k{number}"))
     found, cursor = list[str](), None
     for _ in range(5):
         page = await page_notes(operators.store(), NEWS, cursor, 1)
@@ -107,7 +107,7 @@ async def test_notes_of_the_same_moment_are_paged_one_by_one(operators: Operator
 async def test_a_page_of_the_longest_notes_ends_at_four_mebibytes(operators: Operators) -> None:
     memory = await operators.started()
     for number in range(400):
-        await memory.keep(Keep('"' * 4000, f"k{number}"))
+        await memory.keep(StoreNote('"' * 4000, f"k{number}"))
     page = await page_notes(operators.store(), NEWS, None, 1000)
     assert 300 < len(page.notes) < 400
     assert len(page.to_json()) < 4 * 1024 * 1024

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from spass.core.effects import Keep, Recall
+from spass.core.effects import SearchNotes, StoreNote
 from spass.core.errors import CompactionInProgress, OperatorNotFound, SessionBusy, StorageUnavailable
 from spass.core.ids import AgentName, OperatorId, SessionId, UserId
 from spass.core.time import Timestamp
@@ -54,7 +54,7 @@ class Forgetting:
         await self.put_session(state.session)
         memory = self.operators.memory()
         for number in range(notes):
-            await memory.keep(Keep(f"tea {number}"))
+            await memory.keep(StoreNote(f"tea {number}"))
         return state.session
 
     async def put_session(self, session: SessionId, **fields: object) -> None:
@@ -158,19 +158,19 @@ async def test_a_session_that_is_replaced_at_the_same_moment_is_looked_up_again(
 async def test_a_turn_of_a_forgotten_operator_keeps_and_finds_nothing_in_the_next(forgetting: Forgetting) -> None:
     session = await forgetting.begin()
     late = forgetting.operators.memory()
-    await late.recall(Recall("tea", "keyword", 8))
+    await late.recall(SearchNotes("tea", "keyword", 8))
     await forgetting.forget()
-    await late.keep(Keep("tea, late"))
+    await late.keep(StoreNote("tea, late"))
     with pytest.raises(ConditionFailed):
         await forgetting.store.table.write(state_update(forgetting.store, NEWS, session, session, "late", AT))
     assert await read_state(forgetting.store, NEWS) is None
 
     await forgetting.begin(0)
     memory = forgetting.operators.memory()
-    await memory.keep(Keep("tea, new", "k"))
-    await late.keep(Keep("tea, later", "k"))
+    await memory.keep(StoreNote("tea, new", "k"))
+    await late.keep(StoreNote("tea, later", "k"))
     for turn in (memory, forgetting.operators.memory()):
-        assert [note.content for note in (await turn.recall(Recall("tea", "keyword", 8))).notes] == ["tea, new"]
+        assert [note.content for note in (await turn.recall(SearchNotes("tea", "keyword", 8))).notes] == ["tea, new"]
     assert (await view_operator(forgetting.store, NEWS)).notes == 1
     assert [note.content for note in (await page_notes(forgetting.store, NEWS, None, 100)).notes] == ["tea, new"]
     assert len(forgetting.left()) == 2, "the search has removed what was written late"
@@ -181,7 +181,7 @@ async def test_notes_of_a_new_beginning_survive_the_removal_of_the_old_ones(forg
 
     async def begin_again() -> None:
         await forgetting.operators.begin()
-        await forgetting.operators.memory().keep(Keep("tea, new"))
+        await forgetting.operators.memory().keep(StoreNote("tea, new"))
 
     with inject(RacingWriters(begin_again, operation="Query")):
         assert await forgetting.forget() is True
@@ -211,7 +211,7 @@ async def test_an_interrupted_forgetting_is_finished_by_the_next_call(
         except (Crash, StorageUnavailable):
             before = await read_state(forgetting.store, NEWS)
             await forgetting.begin(0)
-            found = await forgetting.operators.memory().recall(Recall("tea", "keyword", 100))
+            found = await forgetting.operators.memory().recall(SearchNotes("tea", "keyword", 100))
             assert len(found.notes) == (FEW if before is not None else 0), "all of it, or nothing"
             await forgetting.forget()
         assert forgetting.left() == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spass.core.effects import Keep, Note, Recall, Recalled
+from spass.core.effects import Note, Recalled, SearchNotes, StoreNote
 from spass.core.messages import Json, ToolCall
 from spass.tools.results import MAX_RESULT_BYTES
 from spass.tools.toolbox import Toolbox
@@ -190,13 +190,13 @@ class FakeMemory:
     """Finds ``notes`` for every query, and records what it is asked."""
 
     notes: tuple[Note, ...] = ()
-    asked: list[Recall | Keep] = field(default_factory=list)
+    asked: list[SearchNotes | StoreNote] = field(default_factory=list)
 
-    async def recall(self, effect: Recall) -> Recalled:
+    async def recall(self, effect: SearchNotes) -> Recalled:
         self.asked.append(effect)
         return Recalled(self.notes[: effect.limit])
 
-    async def keep(self, effect: Keep) -> str:
+    async def keep(self, effect: StoreNote) -> str:
         self.asked.append(effect)
         return effect.key or "derived"
 
@@ -209,7 +209,7 @@ async def test_the_default_is_five_results_of_both_rankings(model: ModelOfAnOper
     call = ToolCall("c1", "memory_search", '{"query": "tea"}')
     found: Any = (await model.box.execute(scope_for(), call, allowed=TOOLS, turn=ToolTurn(memory=memory))).result
     assert [note["key"] for note in found["results"]] == [f"k{n}" for n in range(5)]
-    assert memory.asked == [Recall("tea", "keyword", 20), Recall("tea", "semantic", 20)]
+    assert memory.asked == [SearchNotes("tea", "keyword", 20), SearchNotes("tea", "semantic", 20)]
 
 
 async def test_the_descriptions_tell_them_from_the_memory_of_the_tenant(model: ModelOfAnOperator) -> None:

@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 
 from spass.agents.kinds.axes.side_calls import Effects
 from spass.agents.kinds.base import NATIVE_CALLS, AgentContext, Observe, ToolUsingAgent, observe_as_they_are, parameter
-from spass.core.effects import Recall, Recalled, SetState, Steps, ToolOutcome, user
+from spass.core.effects import Recalled, SearchNotes, SetState, Steps, ToolOutcome, user
 from spass.core.ids import OPERATOR_ID
 from spass.core.json import InvalidJson, read_object
 from spass.core.messages import Message
@@ -30,7 +30,7 @@ class RememberingAgent(ToolUsingAgent):
     def remember(self, input: str, context: AgentContext, *data: Message, observe: Observe = observe_as_they_are) -> Steps:
         """Run the tool loop after the state of the run before, and set the next state, unless the model has stored one. ``data``
         precedes the state."""
-        recalled: Recalled = yield Recall(STATE, "key", 1)
+        recalled: Recalled = yield SearchNotes(STATE, "key", 1)
         state = [user(note.content, data=True, heading="## Previous state") for note in recalled.notes]
         stored: list[str] = []
 

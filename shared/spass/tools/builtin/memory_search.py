@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Final
 from pydantic import AfterValidator, Field
 
 from spass.calls.scope import Scope
-from spass.core.effects import Note, Recall
+from spass.core.effects import Note, SearchNotes
 from spass.core.fusion import fuse
 from spass.core.memory import Memory
 from spass.core.messages import Json
@@ -37,8 +37,10 @@ class MemorySearch(Tool):
     top_k: Annotated[int, Field(ge=1, le=20, description="How many notes to return at most.")] = 5
 
     async def run(self, _scope: Scope, memory: Memory, /) -> Json:
-        by_words = await memory.recall(Recall(self.query, "keyword", _NOTES_PER_RANKING))
-        by_meaning = await memory.recall(Recall(self.query, "semantic", _NOTES_PER_RANKING))  # empty if the embedding model fails
+        by_words = await memory.recall(SearchNotes(self.query, "keyword", _NOTES_PER_RANKING))
+        by_meaning = await memory.recall(
+            SearchNotes(self.query, "semantic", _NOTES_PER_RANKING)
+        )  # empty if the embedding model fails
         notes = fuse([by_words.notes, by_meaning.notes], self.top_k)
         return {"results": fit_items([_note_json(note) for note in notes])}
 

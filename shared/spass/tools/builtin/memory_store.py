@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, TypeAlias
 from pydantic import AfterValidator, Field
 
 from spass.calls.scope import Scope
-from spass.core.effects import Keep
+from spass.core.effects import StoreNote
 from spass.core.memory import Memory
 from spass.core.messages import Json
 from spass.core.text_checks import limit_bytes, reject_blank, reject_controls, reject_controls_in_lines
@@ -49,4 +49,4 @@ class MemoryStore(Tool):
     async def run(self, _scope: Scope, memory: Memory, /) -> Json:
         if self.key == STATE_KEY:  # the agent sets it, and the commit of the turn writes it
             return {"key": STATE_KEY}
-        return {"key": await memory.keep(Keep(self.content, self.key))}
+        return {"key": await memory.keep(StoreNote(self.content, self.key))}

@@ -7,7 +7,7 @@ import pytest
 
 from spass.agents.kinds import AgentContext, user
 from spass.agents.kinds.operative import OperativeAgent
-from spass.core.effects import Answer, AssistantReply, CallTools, Infer, Note, Recall, Recalled, SetState, ToolOutcome
+from spass.core.effects import Answer, AssistantReply, CallTools, Infer, Note, Recalled, SearchNotes, SetState, ToolOutcome
 from spass.core.messages import Json, Message, Role, ToolCall
 from tests.unit.agents.driver_harness import ScriptedReply
 from tests.unit.agents.kinds.operator_world import OperatorWorld, calling
@@ -28,7 +28,7 @@ def store(arguments: str, *, ok: bool = True, name: str = "memory_store", key: s
 
 def test_a_run_by_hand_recalls_the_state_calls_the_model_and_sets_the_next_state() -> None:
     steps = OperativeAgent(system_prompt="Report.").steps("What is new?", CONTEXT)
-    assert next(steps) == Recall("state", "key", 1)
+    assert next(steps) == SearchNotes("state", "key", 1)
     infer = steps.send(Recalled((Note("state", '{"input":"a","answer":"b"}'),)))
     assert infer == Infer(
         (

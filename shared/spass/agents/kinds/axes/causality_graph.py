@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spass.agents.kinds.axes.side_calls import Effects, SideCalls, clip_bytes, read_reply
-from spass.core.effects import Keep, Recall, Recalled, ToolOutcome
+from spass.core.effects import Recalled, SearchNotes, StoreNote, ToolOutcome
 from spass.core.json import InvalidJson, dump, read_object
 from spass.core.messages import Json
 
@@ -61,11 +61,11 @@ class Edge:
         evidence = _join_evidence(f"{earlier.evidence}{_BETWEEN}{self.evidence}")
         return Edge(earlier.cause, earlier.effect, max(known, default=None), evidence)
 
-    def keep(self) -> Keep:
+    def keep(self) -> StoreNote:
         """Return the effect that stores the edge."""
         names = ("cause", "effect", "confidence", "evidence")
         content = dump({name: getattr(self, name) for name in names})
-        return Keep(content, self.key, (self.cause, self.effect))
+        return StoreNote(content, self.key, (self.cause, self.effect))
 
 
 def keep_edges(calls: SideCalls, outcome: ToolOutcome) -> Effects[None]:
@@ -85,7 +85,7 @@ def keep_edges(calls: SideCalls, outcome: ToolOutcome) -> Effects[None]:
 
 
 def _keep_merged(edge: Edge) -> Effects[None]:
-    known: Recalled = yield Recall(edge.key, "key", 1)
+    known: Recalled = yield SearchNotes(edge.key, "key", 1)
     earlier = next((found for note in known.notes if (found := _read_note(note.content))), None)
     yield (edge if earlier is None else edge.merge(earlier)).keep()
 

@@ -6,7 +6,7 @@ from typing import Final, Literal, TypeAlias
 from spass.agents.kinds.axes.hybrid_retrieval import recall_and_grade
 from spass.agents.kinds.axes.searches import MAX_QUERY_CHARACTERS, Found, recall_by_keyword, recall_by_meaning
 from spass.agents.kinds.axes.side_calls import Effects, SideCalls
-from spass.core.effects import Note, Recall, Recalled
+from spass.core.effects import Note, Recalled, SearchNotes
 
 RetrievalStrategy: TypeAlias = Literal["hybrid_with_self_eval", "keyword", "semantic", "none"]
 Retrieve: TypeAlias = Callable[[SideCalls, str], Effects[Found]]
@@ -43,7 +43,7 @@ def _neighbours(found: Found) -> Effects[Sequence[Note]]:
     for end in dict.fromkeys(end for note in found.notes for end in note.ends):
         if len(neighbours) == MAX_NEIGHBOURS:
             break
-        recalled: Recalled = yield Recall(end, "ends", len(known) + MAX_NEIGHBOURS)
+        recalled: Recalled = yield SearchNotes(end, "ends", len(known) + MAX_NEIGHBOURS)
         new = [note for note in recalled.notes if note.key not in known | neighbours.keys()]
         neighbours |= {note.key: note for note in new[: MAX_NEIGHBOURS - len(neighbours)]}
     return [*neighbours.values()]

@@ -3,7 +3,7 @@
 from typing import Final
 
 from spass.agents.kinds.axes.side_calls import Effects, SideCalls, clip_bytes
-from spass.core.effects import Keep, ToolOutcome
+from spass.core.effects import StoreNote, ToolOutcome
 
 MAX_NOTE_BYTES: Final = 4096
 FIRST: Final = 1000
@@ -11,4 +11,4 @@ FIRST: Final = 1000
 
 def keep_beginning(_calls: SideCalls, outcome: ToolOutcome) -> Effects[None]:
     """Keep the tool's name and the first 1,000 characters. The time of the call is that of the note."""
-    yield Keep(clip_bytes(f"{outcome.call.name}: {outcome.message.content[:FIRST]}", MAX_NOTE_BYTES))
+    yield StoreNote(clip_bytes(f"{outcome.call.name}: {outcome.message.content[:FIRST]}", MAX_NOTE_BYTES))

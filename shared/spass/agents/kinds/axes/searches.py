@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 from spass.agents.kinds.axes.side_calls import Effects, SideCalls
-from spass.core.effects import Note, Recall, Recalled
+from spass.core.effects import Note, Recalled, SearchNotes
 
 MAX_NOTES: Final = 8
 MAX_QUERY_CHARACTERS: Final = 2000
@@ -30,7 +30,7 @@ def recall_by_meaning(calls: SideCalls, query: str) -> Effects[Found]:
 
 def search(calls: SideCalls, query: str, by: Literal["keyword", "semantic"], limit: int) -> Effects[Sequence[Note]]:
     """Return at most ``limit`` notes, the best first. A failed call of the embedding model is listed, and finds none."""
-    recalled: Recalled = yield Recall(query, by, limit)
+    recalled: Recalled = yield SearchNotes(query, by, limit)
     if recalled.error is not None:
         yield from calls.fail("retrieval_strategy", recalled.error.code, recalled.error.message)
     return recalled.notes

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from spass.agents.kinds.written_arguments import arguments_text
-from spass.core.effects import AssistantReply, Effect, Infer, Tell, user
+from spass.core.effects import AssistantReply, Effect, Infer, ReportStatus, user
 from spass.core.json import InvalidJson, read_object
 from spass.core.messages import Json, Message, Role
 
@@ -64,7 +64,7 @@ class SideCalls:
     def fail(self, purpose: Purpose, code: str, message: str) -> "Effects[None]":
         """List a failed call, and tell the client."""
         self.failures.append({"purpose": purpose, "code": code, "message": message[:_MAX_MESSAGE_CHARACTERS]})
-        yield Tell(f"A call for {purpose} failed ({code}). The run continues without it.")
+        yield ReportStatus(f"A call for {purpose} failed ({code}). The run continues without it.")
 
 
 def read_reply(text: str) -> Mapping[str, Json] | None:

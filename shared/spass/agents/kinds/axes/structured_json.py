@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Final
 
 from spass.agents.kinds.axes.side_calls import Effects, SideCalls, read_reply
-from spass.core.effects import Keep, ToolOutcome
+from spass.core.effects import StoreNote, ToolOutcome
 from spass.core.json import InvalidJson, dump, read_object
 from spass.core.messages import Json
 
@@ -28,7 +28,7 @@ def keep_json(calls: SideCalls, outcome: ToolOutcome) -> Effects[None]:
     """Keep a JSON result of at most 4 KiB as it is. From a text, and from longer JSON, keep ``{"entities", "facts"}``."""
     text = outcome.result if isinstance(outcome.result, str) else outcome.message.content
     if _is_json(outcome.result) and len(text.encode("utf-8", "replace")) <= MAX_NOTE_BYTES:
-        yield Keep(text)
+        yield StoreNote(text)
         return
     reply = yield from calls.ask("memory_extraction", FACTS_PROMPT, text, MAX_TOKENS)
     if reply is None:
@@ -38,7 +38,7 @@ def keep_json(calls: SideCalls, outcome: ToolOutcome) -> Effects[None]:
         yield from calls.fail("memory_extraction", "unreadable_reply", "The reply has no lists of entities and facts.")
     elif content := _fit(found["entities"], found["facts"]):
         digest = hashlib.sha256(f"{outcome.call.name}\n{text}".encode("utf-8", "replace")).hexdigest()[:32]
-        yield Keep(content, key=f"facts:{digest}")
+        yield StoreNote(content, key=f"facts:{digest}")
 
 
 def _is_json(result: Json) -> bool:

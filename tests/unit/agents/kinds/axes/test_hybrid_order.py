@@ -5,7 +5,7 @@ from random import Random
 
 from spass.agents.kinds import AgentContext
 from spass.agents.kinds.monitor_operative import MonitorOperativeAgent
-from spass.core.effects import AssistantReply, Effect, Infer, Note, Recall, Recalled, Steps
+from spass.core.effects import AssistantReply, Effect, Infer, Note, Recalled, SearchNotes, Steps
 
 RANK_CONSTANT = 60
 """Source: Cormack et al., Reciprocal Rank Fusion outperforms Condorcet, SIGIR 2009."""
@@ -23,7 +23,7 @@ class ByHand:
         self._answer_searches()
 
     def _answer_searches(self) -> None:
-        while isinstance(self.effect, Recall):
+        while isinstance(self.effect, SearchNotes):
             effect = self.effect
             names = self.found.get(effect.by, [])[: effect.limit]
             if effect.by in self.found:
@@ -42,7 +42,7 @@ class ByHand:
         """Return the names of the notes in the agent's own first model call."""
         effect: Effect = self.steps.send(AssistantReply(reply))
         while not isinstance(effect, Infer) or effect.aside:
-            effect = self.steps.send(Recalled() if isinstance(effect, Recall) else None)
+            effect = self.steps.send(Recalled() if isinstance(effect, SearchNotes) else None)
         texts = [message.content for message in effect.messages if message.heading.startswith("## Notes")]
         return [json.loads(line)["key"] for text in texts for line in text.split("\n")]
 

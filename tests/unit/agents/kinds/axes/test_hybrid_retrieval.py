@@ -8,7 +8,7 @@ import pytest
 from spass.agents.kinds.axes.hybrid_retrieval import recall_and_grade
 from spass.agents.kinds.axes.searches import MAX_QUERY_CHARACTERS, Found
 from spass.agents.kinds.axes.side_calls import SideCalls
-from spass.core.effects import AssistantReply, Effect, Infer, Note, Recall, Recalled
+from spass.core.effects import AssistantReply, Effect, Infer, Note, Recalled, SearchNotes
 from spass.core.json import dump
 from spass.core.messages import Json
 
@@ -27,7 +27,7 @@ def retrieve(*replies: str, notes: tuple[Note, ...] = NOTES) -> tuple[Found, lis
             return end.value, effects, calls.failures
         effects.append(effect)
         match effect:
-            case Recall():
+            case SearchNotes():
                 result = Recalled(notes)
             case Infer():
                 result = AssistantReply(remaining.pop(0))
@@ -42,7 +42,7 @@ def grade(*grades: Json, **more: Json) -> str:
 @pytest.mark.parametrize("query", ["x" * 1_000_000, " state " * 200_000, "\x00\x1b[8m\u202e" * 1000, "\n"])
 def test_a_query_of_the_model_is_cut_and_searched_once(query: str) -> None:
     found, effects, failures = retrieve(grade(*[0] * 10, better_query=query))
-    searches = [effect for effect in effects if isinstance(effect, Recall)]
+    searches = [effect for effect in effects if isinstance(effect, SearchNotes)]
     assert [search.by for search in searches] == ["keyword", "semantic"] * (2 if query.strip() else 1)
     assert all(len(search.query) <= MAX_QUERY_CHARACTERS for search in searches)
     assert (found.notes, failures) == ([], [])
@@ -51,7 +51,7 @@ def test_a_query_of_the_model_is_cut_and_searched_once(query: str) -> None:
 @pytest.mark.parametrize("query", [7, None, [], {"by": "key", "query": "state"}, ["x"] * 5000])
 def test_a_query_that_is_not_a_text_is_no_query(query: Json) -> None:
     _, effects, failures = retrieve(grade(*[0] * 10, better_query=query))
-    assert len([effect for effect in effects if isinstance(effect, Recall)]) == 2
+    assert len([effect for effect in effects if isinstance(effect, SearchNotes)]) == 2
     assert failures == []
 
 
