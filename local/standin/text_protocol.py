@@ -48,9 +48,9 @@ def _as_native(protocol: Protocol, messages: Sequence[Message]) -> Iterator[Mess
         if reply and reply.call:
             call_id = f"call_{number}"
             function = {"name": reply.call.name, "arguments": reply.call.input}
-            yield {"role": "assistant", "content": reply.said, "tool_calls": [{"id": call_id, "function": function}]}
+            yield {"role": "assistant", "content": reply.text, "tool_calls": [{"id": call_id, "function": function}]}
         elif reply:
-            yield {**message, "content": reply.answer or reply.said}
+            yield {**message, "content": reply.answer or reply.text}
         elif role == "user" and text.startswith(protocol.observation):
             yield {"role": "tool", "tool_call_id": call_id, "content": text.removeprefix(protocol.observation).lstrip()}
         else:

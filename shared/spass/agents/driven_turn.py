@@ -131,8 +131,8 @@ class DrivenTurn:
         instead = await self._run.interrupt()
         if instead is not None:
             return instead
-        said = effect.said if isinstance(effect, CallTools) else None
-        return Answer(self._transcript.text if said is None else said)
+        text = effect.text if isinstance(effect, CallTools) else None
+        return Answer(self._transcript.text if text is None else text)
 
     def _answer(self, answer: Answer) -> Iterator[Event]:
         reason = answer.finish_reason or self._finish_reason
@@ -205,7 +205,7 @@ class DrivenTurn:
     async def _call_tools(self, effect: CallTools, result: list[object]) -> AsyncGenerator[Event, None]:
         given = tuple(replace(call, id="") for call in effect.calls) if self._driver.is_nested else effect.calls
         calls = self._name_calls(given)
-        for recorded in self._transcript.record(effect.said, calls, FinishReason.TOOL_CALLS):
+        for recorded in self._transcript.record(effect.text, calls, FinishReason.TOOL_CALLS):
             yield recorded
         outcomes: dict[str, ToolOutcome] = {}
         async with aclosing(self._driver.call_tools(calls)) as events:
@@ -222,7 +222,7 @@ class DrivenTurn:
             raise _not_performed(effect)
         code = self._code = self._code or self._driver.open_code()
         (call,) = self._name_calls((ToolCall("", CODE_TOOL, dump({"code": effect.cell.code})),))
-        for recorded in self._transcript.record(effect.said, (call,), FinishReason.TOOL_CALLS):
+        for recorded in self._transcript.record(effect.text, (call,), FinishReason.TOOL_CALLS):
             yield recorded
         interpreter = self._run.interpreter or self._interpreter
         if interpreter is None:

@@ -77,12 +77,12 @@ class AssistantReply:
 class CallTools:
     """Execute tool calls side by side. The result is a tuple with one ``ToolOutcome`` per call, in the order of ``calls``.
 
-    ``said`` is the text that is recorded beside the calls; None means the text shown so far. The driver gives an id to a call
+    ``text`` is the text that is recorded beside the calls; None means the text shown so far. The driver gives an id to a call
     that has none.
     """
 
     calls: tuple[ToolCall, ...]
-    said: str | None = None
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +164,10 @@ class CellResult:
 @dataclass(frozen=True, slots=True)
 class RunCode:
     """Run a cell. The result is a ``CellResult``. It is recorded as a call of the tool ``code_interpreter``, beside the text
-    ``said``; None means the text shown so far."""
+    ``text``; None means the text shown so far."""
 
     cell: Cell
-    said: str | None = None
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,7 +177,7 @@ async def test_a_failing_model_fails_the_turn_once() -> None:
 
 async def test_calls_without_an_id_or_with_the_same_id_get_their_own() -> None:
     def twice(_input: str, _context: AgentContext) -> Steps:
-        first, second, third = yield CallTools((ASK_TOOL, ASK_TOOL, replace(ASK_TOOL, id="call_1")), said="Two.")
+        first, second, third = yield CallTools((ASK_TOOL, ASK_TOOL, replace(ASK_TOOL, id="call_1")), text="Two.")
         assert len({first.call.id, second.call.id, third.call.id}) == 3
         assert third.call.id == "call_1"
         return Answer("Done.")
@@ -282,7 +282,7 @@ async def test_a_kind_may_answer_when_it_has_no_turns_left() -> None:
 async def test_the_text_beside_calls_that_are_not_made_is_the_answer() -> None:
     def saying(input: str, _context: AgentContext) -> Steps:
         yield Infer((user(input),), show=HIDDEN)
-        yield CallTools((ASK_TOOL,), said="I would calculate.")
+        yield CallTools((ASK_TOOL,), text="I would calculate.")
         raise AssertionError
 
     outcome = collect(await ScriptedWorld([ScriptedReply("x")]).run(Custom(function=saying, max_turns=1)))
@@ -323,7 +323,7 @@ def wrong_text(_input: str, _context: AgentContext) -> Steps:
 
 def wrong_said(_input: str, _context: AgentContext) -> Steps:
     yield Infer((user("a"),))
-    yield CallTools((ASK_TOOL,), said=5)  # type: ignore[arg-type]
+    yield CallTools((ASK_TOOL,), text=5)  # type: ignore[arg-type]
     return Answer("")
 
 

@@ -53,7 +53,7 @@ class AsideAgent(ToolUsingAgent):
                 check: AssistantReply = yield Infer((user(reply.content),), "none", aside=True)
                 if check.error is not None or not reply.tool_calls:
                     return Answer(f"{reply.content} ({check.content})", metadata={"checked": check.error is None})
-                outcomes = yield CallTools(reply.tool_calls, said=check.content)
+                outcomes = yield CallTools(reply.tool_calls, text=check.content)
                 messages = (*messages, *(user(outcome.message.content, data=True) for outcome in outcomes))
         except MaxTurns:
             return Answer("I give up.")

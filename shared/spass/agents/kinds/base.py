@@ -129,19 +129,19 @@ class BaseAgent(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """The reply is neither an answer nor a call. ``messages`` tell the model how to continue, and ``said`` is its text."""
+    """The reply is neither an answer nor a call. ``messages`` tell the model how to continue, and ``text`` is the whole of it."""
 
     messages: tuple[Message, ...]
-    said: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RunCells:
     """The reply has code. Its cells, of which there is at least one, run one after the other until one gives the turn's answer.
-    ``said`` are the words before the first one. ``left_out`` counts the blocks after them that do not run."""
+    ``text`` are the words before the first one. ``left_out`` counts the blocks after them that do not run."""
 
     cells: tuple[RunCode, ...]
-    said: str = ""
+    text: str = ""
     left_out: int = 0
 
 
@@ -173,8 +173,8 @@ class CallFormat:
         """Return the messages that tell the model which cells ran, and their results."""
         from spass.agents.kinds.code_blocks import describe_result, write_cell
 
-        said = [step.said, *[""] * (len(results) - 1)]
-        ran = zip(said, step.cells, results, strict=False)  # the cells after an answer do not run
+        texts = [step.text, *[""] * (len(results) - 1)]
+        ran = zip(texts, step.cells, results, strict=False)  # the cells after an answer do not run
         messages = [
             message
             for words, effect, result in ran
@@ -223,7 +223,7 @@ class ToolUsingAgent(BaseAgent):
                 step = calls.read(reply)
                 if isinstance(step, Answer):
                     return step
-                texts.append(reply.content if step.said is None else step.said)
+                texts.append(reply.content if step.text is None else step.text)
                 if isinstance(step, Correction):
                     messages = (*messages, *step.messages)
                 elif isinstance(step, RunCells):

@@ -37,17 +37,17 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class CodeReply:
-    """The ``blocks`` of a reply, in order. ``said`` is the text before the first one, or all text if there are none."""
+    """The ``blocks`` of a reply, in order. ``text`` is the text before the first one, or all text if there are none."""
 
     blocks: tuple[str, ...]
-    said: str
+    text: str
 
 
 def parse_code_reply(text: str, languages: Sequence[str]) -> CodeReply:
     """Return the blocks of ``languages`` in a reply, and the text before them."""
     pieces = split_blocks(text, languages)
-    said = pieces[0].strip() if isinstance(pieces[0], str) else ""
-    return CodeReply(tuple(piece.code for piece in pieces if isinstance(piece, Block)), said)
+    text = pieces[0].strip() if isinstance(pieces[0], str) else ""
+    return CodeReply(tuple(piece.code for piece in pieces if isinstance(piece, Block)), text)
 
 
 def block_markers(languages: Sequence[str]) -> tuple[str, ...]:
@@ -105,24 +105,24 @@ def cells_as_text(messages: Iterable[Message]) -> tuple[Message, ...]:
                 output.append(Message(Role.ASSISTANT, written))
             output.append(observation(message.content, REACT) if code is None else _describe_recorded(message.content))
         elif message.role is Role.ASSISTANT and message.tool_calls:
-            said = [message.content, *[""] * (len(message.tool_calls) - 1)]
-            calls |= {call.id: (words, call) for call, words in zip(message.tool_calls, said, strict=True)}
+            texts = [message.content, *[""] * (len(message.tool_calls) - 1)]
+            calls |= {call.id: (words, call) for call, words in zip(message.tool_calls, texts, strict=True)}
         else:
             output.append(message)
     return tuple(output)
 
 
-def write_cell(said: str, code: str) -> str:
+def write_cell(text: str, code: str) -> str:
     """Return a cell as a block with the words before it. No line of the code can end the block."""
     longest = max((len(ticks) for ticks in _TICKS.findall(code)), default=2)
     fence = "`" * (longest + 1)
-    return "\n".join((*([said, ""] if said else []), f"{fence}python", code.removesuffix("\n"), fence))
+    return "\n".join((*([text, ""] if text else []), f"{fence}python", code.removesuffix("\n"), fence))
 
 
-def write_action(said: str, call: ToolCall) -> str:
+def write_action(text: str, call: ToolCall) -> str:
     """Return a tool call as an action with the words before it."""
     written = write_call("", call.name, call.arguments, REACT)
-    return f"{said}\n{written}" if said else written
+    return f"{text}\n{written}" if text else written
 
 
 def _describe_recorded(content: str) -> Message:

@@ -100,9 +100,9 @@ def _describe_page(url: str, page: Page) -> Message:
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """A reply, read. ``said`` are the words before the first block or call. ``answer`` is set if the reply has neither."""
+    """A reply, read. ``text`` are the words before the first block or call. ``answer`` is set if the reply has neither."""
 
-    said: str
+    text: str
     blocks: tuple[str, ...] = ()
     call: WrittenCall | None = None
     answer: str | None = None
@@ -126,24 +126,24 @@ class _CodeAndCalls(CallFormat):
     def read(self, reply: AssistantReply) -> Step:
         parsed = self._parse(reply.content)
         if reply.tool_calls:
-            return CallTools(reply.tool_calls, parsed.said)
+            return CallTools(reply.tool_calls, parsed.text)
         if parsed.answer is not None or reply.finish_reason in CUT_OFF:
-            return Answer(parsed.said if parsed.answer is None else parsed.answer)
+            return Answer(parsed.text if parsed.answer is None else parsed.answer)
         if parsed.blocks:
-            said = (parsed.said, *[""] * len(parsed.blocks))
-            cells = (RunCode(Cell(code), words) for code, words in zip(parsed.blocks[:MAX_BLOCKS], said, strict=False))
-            return RunCells(tuple(cells), parsed.said, max(0, len(parsed.blocks) - MAX_BLOCKS))
+            texts = (parsed.text, *[""] * len(parsed.blocks))
+            cells = (RunCode(Cell(code), words) for code, words in zip(parsed.blocks[:MAX_BLOCKS], texts, strict=False))
+            return RunCells(tuple(cells), parsed.text, max(0, len(parsed.blocks) - MAX_BLOCKS))
         if parsed.call is not None:
-            return CallTools((to_tool_call(parsed.call, self.specs),), parsed.said)
-        return Correction((*spoken(parsed.said), user(_HOW_TO_CONTINUE)), parsed.said)
+            return CallTools((to_tool_call(parsed.call, self.specs),), parsed.text)
+        return Correction((*spoken(parsed.text), user(_HOW_TO_CONTINUE)), parsed.text)
 
     def record(self, reply: AssistantReply, step: CallTools, outcomes: Sequence[ToolOutcome]) -> tuple[Message, ...]:
-        said = step.said or ""
+        text = step.text or ""
         if reply.tool_calls:
-            asked = Message(Role.ASSISTANT, said, tuple(outcome.call for outcome in outcomes))
+            asked = Message(Role.ASSISTANT, text, tuple(outcome.call for outcome in outcomes))
             return (asked, *(outcome.message for outcome in outcomes))
         (call,), (outcome,) = step.calls, outcomes
-        return (Message(Role.ASSISTANT, write_action(said, call)), observation(outcome.message.content, REACT))
+        return (Message(Role.ASSISTANT, write_action(text, call)), observation(outcome.message.content, REACT))
 
     def _parse(self, text: str) -> _Reply:
         """Read a reply: its blocks before the first imagined observation, or else its call, or else the answer."""
@@ -160,7 +160,7 @@ class _CodeAndCalls(CallFormat):
         for marker in (_TAG, REACT.final):  # what follows them is not done, because the blocks run
             words, _ = _partition(words, marker)
         parsed = parse_reply(words, REACT)
-        return _Reply(parsed.said if parsed.answer is None else parsed.answer, blocks)
+        return _Reply(parsed.text if parsed.answer is None else parsed.answer, blocks)
 
     def _parse_call(self, text: str) -> _Reply:
         """Read a reply without blocks. A final answer counts more than a call, and the first call counts. A call is marked in one
@@ -169,12 +169,12 @@ class _CodeAndCalls(CallFormat):
         if tagged is None or shown_text(text, REACT.show) is not None:
             before, tagged = text, None
         parsed = parse_reply(before, REACT)
-        said = parsed.said if parsed.answer is None else parsed.answer
+        words = parsed.text if parsed.answer is None else parsed.answer
         if not self.specs:
-            return _Reply(said, answer=text.strip() if tagged is not None or parsed.answer is None else said)
+            return _Reply(words, answer=text.strip() if tagged is not None or parsed.answer is None else words)
         if tagged is not None and parsed.call is None:
-            return _Reply(said, call=_tagged_call(tagged))
-        return _Reply(said, call=parsed.call, answer=parsed.answer)
+            return _Reply(words, call=_tagged_call(tagged))
+        return _Reply(words, call=parsed.call, answer=parsed.answer)
 
 
 def _partition(text: str, marker: str) -> tuple[str, str | None]:

@@ -40,12 +40,12 @@ class WrittenCall:
 
 @dataclass(frozen=True, slots=True)
 class ParsedReply:
-    """A reply that is an ``answer`` or a ``call``, or neither, if its markers do not form one. ``said`` are the words before the
+    """A reply that is an ``answer`` or a ``call``, or neither, if its markers do not form one. ``text`` are the words before the
     call, or all words."""
 
     answer: str | None = None
     call: WrittenCall | None = None
-    said: str = ""
+    text: str = ""
 
 
 def parse_reply(text: str, protocol: Protocol) -> ParsedReply:
@@ -58,11 +58,11 @@ def parse_reply(text: str, protocol: Protocol) -> ParsedReply:
     markers = [section.marker for section in sections]
     calls = [place for place, section in enumerate(sections) if section.marker == protocol.action and _tool_name(section.text)]
     if calls and protocol.input not in markers[: calls[0]]:
-        return ParsedReply(call=_call(sections[calls[0] :], protocol), said=_words(sections[: calls[0]], protocol))
+        return ParsedReply(call=_call(sections[calls[0] :], protocol), text=_words(sections[: calls[0]], protocol))
     words = _words(sections, protocol)
     is_broken_call = protocol.action in markers or {protocol.thought, protocol.input} <= {*markers}
     is_answer = not is_broken_call and (words or not text.strip())
-    return ParsedReply(words if is_answer else None, said=words)
+    return ParsedReply(words if is_answer else None, text=words)
 
 
 def history_as_text(messages: Iterable[Message], protocol: Protocol) -> tuple[Message, ...]:
@@ -75,8 +75,8 @@ def history_as_text(messages: Iterable[Message], protocol: Protocol) -> tuple[Me
                 output.append(Message(Role.ASSISTANT, written))
             output.append(observation(message.content, protocol))
         elif message.role is Role.ASSISTANT and message.tool_calls:
-            said = [message.content, *[""] * (len(message.tool_calls) - 1)]
-            for call, words in zip(message.tool_calls, said, strict=True):
+            texts = [message.content, *[""] * (len(message.tool_calls) - 1)]
+            for call, words in zip(message.tool_calls, texts, strict=True):
                 calls[call.id] = write_call(words, call.name, call.arguments, protocol)
         elif message.role is Role.ASSISTANT:
             output += [Message(Role.ASSISTANT, f"{protocol.final} {message.content}")] if message.content else []
@@ -85,9 +85,9 @@ def history_as_text(messages: Iterable[Message], protocol: Protocol) -> tuple[Me
     return tuple(output)
 
 
-def write_call(said: str, name: str, arguments: str, protocol: Protocol) -> str:
+def write_call(text: str, name: str, arguments: str, protocol: Protocol) -> str:
     """Return a tool call with the words before it as text of ``protocol``."""
-    thought = f"{protocol.thought} {said}\n" if said else ""
+    thought = f"{protocol.thought} {text}\n" if text else ""
     return f"{thought}{protocol.action} {name}\n{protocol.input} {arguments}"
 
 

@@ -107,9 +107,9 @@ class _Cells(CallFormat):
         if not code.blocks:
             return Answer(reply.content)
         if reply.finish_reason in CUT_OFF:
-            return Answer(code.said)
+            return Answer(code.text)
         cells = [replace(self.cell, code=block) for block in code.blocks[:MAX_BLOCKS]]
-        return RunCells(tuple(RunCode(cell, "" if number else code.said) for number, cell in enumerate(cells)), code.said)
+        return RunCells(tuple(RunCode(cell, "" if number else code.text) for number, cell in enumerate(cells)), code.text)
 
     def answer_at_limit(self, texts: Sequence[str]) -> Answer:
         return Answer(texts[-1])  # the output of the last cell

@@ -35,14 +35,14 @@ class WrittenCalls(CallFormat):
         if parsed.answer is not None and (parsed.answer or not reply.tool_calls):
             return Answer(parsed.answer)
         if reply.finish_reason in CUT_OFF:
-            return Answer(parsed.said)
+            return Answer(parsed.text)
         if parsed.call is None:
-            return Correction((*spoken(parsed.said), user(_how_to_continue(self.protocol))), parsed.said)
-        return CallTools((to_tool_call(parsed.call, self.specs),), parsed.said)
+            return Correction((*spoken(parsed.text), user(_how_to_continue(self.protocol))), parsed.text)
+        return CallTools((to_tool_call(parsed.call, self.specs),), parsed.text)
 
     def record(self, reply: AssistantReply, step: CallTools, outcomes: Sequence[ToolOutcome]) -> tuple[Message, ...]:  # noqa: ARG002
         (call,), (outcome,) = step.calls, outcomes
-        written = write_call(step.said or "", call.name, call.arguments, self.protocol)
+        written = write_call(step.text or "", call.name, call.arguments, self.protocol)
         return (*spoken(written), observation(outcome.message.content, self.protocol))
 
 

@@ -89,7 +89,7 @@ def test_the_shown_text_ends_before_the_first_block(reply: str, cuts: list[int])
     places = [0, *sorted(cuts), len(reply)]
     shown = "".join(show_filter.feed(reply[a:b]) for a, b in pairwise(places)) + show_filter.flush()
     parsed = parse_code_reply(reply, PYTHON)
-    assert parsed.said.startswith(shown)
+    assert parsed.text.startswith(shown)
     if "`" not in reply and "~" not in reply:
         assert shown == reply.strip()
 

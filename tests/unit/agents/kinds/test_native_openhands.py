@@ -346,7 +346,7 @@ def test_shown_text_has_no_code_and_begins_what_is_recorded(reply: str, size: in
         shown.casefold().startswith(mark) or f"\n{mark}" in shown.casefold() for mark in ("```python", "action:", "<tool_call>")
     )
     match step:
-        case RunCode(said=said) | CallTools(said=said) if "```" not in shown:  # the words have no fence that stays open
+        case RunCode(text=said) | CallTools(text=said) if "```" not in shown:  # the words have no fence that stays open
             assert said is not None
             assert said.startswith(shown)
         case Answer(content=content) if not any(mark in reply for mark in ("Final", "Thought", "Action", "tool_call")):

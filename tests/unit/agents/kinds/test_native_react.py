@@ -72,7 +72,7 @@ def test_a_call_runs_and_its_result_is_an_observation_for_the_next_reply() -> No
     steps, first = start()
     called = reply(steps, 'thought: I need it\nACTION: calculator\nAction input: {"expression": "sqrt(256)"}')
     call = ToolCall("", "calculator", '{"expression": "sqrt(256)"}')
-    assert called == CallTools((call,), said="I need it")
+    assert called == CallTools((call,), text="I need it")
     second = steps.send(outcome(call))
     assert messages_of(second) == (
         *first.messages,
@@ -100,7 +100,7 @@ def test_a_call_runs_and_its_result_is_an_observation_for_the_next_reply() -> No
 )
 def test_every_written_call_is_made_with_what_the_model_wrote(text: str, name: str, arguments: str) -> None:
     steps, _ = start()
-    assert reply(steps, text) == CallTools((ToolCall("", name, arguments),), said="")
+    assert reply(steps, text) == CallTools((ToolCall("", name, arguments),), text="")
 
 
 def test_the_model_reads_the_error_of_a_call_and_may_correct_it() -> None:
@@ -116,7 +116,7 @@ def test_the_model_reads_the_error_of_a_call_and_may_correct_it() -> None:
 def test_an_imagined_observation_is_not_sent_back() -> None:
     steps, _ = start()
     called = reply(steps, "Thought: I\nAction: clock\nAction Input: {}\nObservation: noon\nFinal Answer: noon")
-    assert called == CallTools((ToolCall("", "clock", "{}"),), said="I")
+    assert called == CallTools((ToolCall("", "clock", "{}"),), text="I")
     after = messages_of(steps.send(outcome(ToolCall("c1", "clock", "{}"), "midnight")))
     assert "noon" not in "".join(message.content for message in after)
     assert answer(steps, "Final Answer: midnight\nObservation: noon") == Answer("midnight")

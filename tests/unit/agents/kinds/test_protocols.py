@@ -35,7 +35,7 @@ def said_in(protocol: Protocol, text: str) -> str:
 
 
 def call(name: str, text: str = "{}", said: str = "", *, is_marked: bool = True) -> ParsedReply:
-    return ParsedReply(call=WrittenCall(name, text, is_marked), said=said)
+    return ParsedReply(call=WrittenCall(name, text, is_marked), text=said)
 
 
 @PROTOCOLS
@@ -128,7 +128,7 @@ def test_a_thought_alone_is_the_answer(protocol: Protocol, reply: str, answer: s
 def test_markers_that_form_no_call_are_not_an_answer(protocol: Protocol, reply: str, said: str) -> None:
     parsed = parse_reply(said_in(protocol, reply), protocol)
     assert (parsed.answer, parsed.call) == (None, None)
-    assert parsed.said.splitlines()[:1] == said_in(protocol, said).splitlines()[:1]
+    assert parsed.text.splitlines()[:1] == said_in(protocol, said).splitlines()[:1]
 
 
 @given(REPLIES, st.sampled_from([REACT, STRUCTURED]), st.integers(0, 60))

@@ -31,7 +31,7 @@ def test_bare_text_after_input_runs_the_tool_and_the_final_answer_ends() -> None
         assert text in first.messages[0].content
 
     call = ToolCall("", "calculator", '{"expression":"2+2"}')
-    assert steps.send(AssistantReply("tool: calculator\ninput: 2+2")) == CallTools((call,), said="")
+    assert steps.send(AssistantReply("tool: calculator\ninput: 2+2")) == CallTools((call,), text="")
     result = Message(Role.TOOL, "4", tool_call_id="c1")
     second = steps.send((ToolOutcome(call, {"expression": "2+2"}, 4, result, 1),))
     assert isinstance(second, Infer)
