@@ -77,22 +77,17 @@ class Delegations:
 
 
 ReportProgress: TypeAlias = Callable[[str], None]
-"""Tell the client one line about the progress of a call. Call it in the event loop."""
 ForwardEvent: TypeAlias = Callable[["Nested"], None]
-"""Tell the client about work within a call. Call it in the event loop."""
-
-
-def report_nothing(_: object) -> None:
-    """Do nothing: no client follows this call."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallReports:
-    """What the call ``call_id``, which is a model's id, tells the client while it runs."""
+    """What the call ``call_id``, which is a model's id, tells the client while it runs: one line about its ``progress``, and the
+    events of work within it. Call both in the event loop. By default, no client follows the call."""
 
     call_id: str = ""
-    progress: ReportProgress = report_nothing
-    forward: ForwardEvent = report_nothing
+    progress: ReportProgress = lambda _: None
+    forward: ForwardEvent = lambda _: None
 
 
 NO_REPORTS: Final = CallReports()

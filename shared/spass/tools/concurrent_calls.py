@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from spass.calls.scope import CallReports, report_nothing
+from spass.calls.scope import CallReports
 from spass.core.effects import ToolOutcome
 from spass.core.events import CallEvent, Nested, ToolCallFinished, ToolCallStarted, ToolProgress
 from spass.core.json import replace_surrogates
@@ -65,7 +65,7 @@ async def _run_in_turn(waiting: deque[ToolCall], run: RunCall, emit: Callable[[C
             outcome = outcome_of_failure(call, error, round((time.monotonic() - started) * 1000))
             raise
         finally:
-            running.emit = report_nothing
+            running.emit = lambda _: None
             emit(ToolCallFinished(outcome))
 
 

@@ -40,12 +40,7 @@ def check_can_wait(scope: Scope) -> CurrentSession:
     return session
 
 
-async def request_approval(
-    scope: Scope,
-    tool: str,
-    call: StoredCall,
-    preview: Preview,
-) -> CallResult:
+async def request_approval(scope: Scope, tool: str, call: StoredCall, preview: Preview) -> CallResult:
     """Store ``call`` of ``tool`` until a person decides, who sees ``preview``. Return what the model reads instead of its result.
 
     Raises:

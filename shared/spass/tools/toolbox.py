@@ -115,12 +115,7 @@ class Toolbox:
         return outcome_of(call, result, recorder.duration_ms)
 
     async def run_all(
-        self,
-        scope: Scope,
-        calls: Sequence[ToolCall],
-        *,
-        allowed: Collection[str],
-        turn: ToolTurn = NO_TURN,
+        self, scope: Scope, calls: Sequence[ToolCall], *, allowed: Collection[str], turn: ToolTurn = NO_TURN
     ) -> AsyncGenerator[CallEvent, None]:
         """Run the tool calls of one answer of a model, eight at the same time, and yield their events as they happen.
 
@@ -199,7 +194,7 @@ class Toolbox:
             attempt = await _attempt(scope.for_call(recorder.request_id), recorder, lambda: call, _RAISED_TO_CALLERS)
         except SpassError as error:
             (spec,) = tools.specs(scope, [name])
-            if error.param and error.param.split(".")[0] in cast("Mapping[str, Json]", spec.parameters["properties"]):
+            if error.param and error.param.split(".")[0] in cast("Mapping[str, Json]", spec.parameters.get("properties", {})):
                 error.param = f"arguments.{error.param}"
             raise
         if transaction_answer is not None and not attempt.failed:
@@ -208,11 +203,9 @@ class Toolbox:
         answer = ToolAnswer(ToolResult(name=name, result=result, duration_ms=recorder.duration_ms), attempt.failed)
         if attempt.failed or not needs_confirmation(call):
             return answer
-        stored, expires_at = call.to_record(cast("Mapping[str, Json]", result))
-        return replace(
-            answer,
-            answer_to_store=StoredAnswer({**answer.body.to_dict(), "result": stored}, headers(), expires_at=expires_at),
-        )
+        record, expires_at = call.to_record(cast("Mapping[str, Json]", result))
+        stored = StoredAnswer({**answer.body.to_dict(), "result": record}, headers(), expires_at=expires_at)
+        return replace(answer, answer_to_store=stored)
 
     async def restore_preview(
         self, scope: Scope, name: str, arguments: Mapping[str, Json], record: Mapping[str, Json]

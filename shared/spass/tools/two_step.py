@@ -25,10 +25,6 @@ async def _preview_whole(tool: "TwoStepTool", *arguments: object) -> Mapping[str
     return await tool.preview(*arguments)
 
 
-async def _no_state(_tool: "TwoStepTool", *_arguments: object) -> str:
-    return ""
-
-
 class TwoStepTool(Tool):
     """A tool in two steps, which ``TurnTools`` takes. A subclass implements ``preview`` and ``execute``. The token is bound
     to all fields of the call and to the ``state`` that the preview shows."""
@@ -65,7 +61,6 @@ class TwoStepTool(Tool):
         """``async def state(self, scope, *needs)`` returns the entity tag of what the preview shows; empty if it is constant."""
     else:
         whole_preview = _preview_whole
-        state = _no_state
 
     def operation(self) -> ConfirmedOperation:
         """Return what the token confirms."""

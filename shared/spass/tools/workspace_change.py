@@ -3,7 +3,7 @@
 This is the only way in which tools change a workspace. So a change that needs a person's approval is stored here instead.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,13 +15,13 @@ from spass.store.swap import Participant
 from spass.store.writes import Write
 from spass.tools.agent_workspace import AgentWorkspace, path_not_allowed
 from spass.tools.base import CallResult, Tool
-from spass.tools.deletes import find_loss
 from spass.tools.grants import DELETES, Grants
 from spass.tools.workspace_diffs import compare_files, compare_whole, edit_result, rich_diffs
-from spass.workspaces.change import MAX_MESSAGE_CHARACTERS, Author, Change, ChangedFile, Committed
+from spass.workspaces.change import MAX_MESSAGE_CHARACTERS, Author, Body, Change, ChangedFile, Committed
 from spass.workspaces.commit import check_result
 from spass.workspaces.diff import FileDiff
 from spass.workspaces.paths import WorkspacePath, show
+from spass.workspaces.text import has_visible
 from spass.workspaces.tree import TreeAt
 
 if TYPE_CHECKING:  # only a gated call needs it
@@ -164,7 +164,39 @@ async def _why_it_waits(
         return f"Every call of {tool} by this agent waits."
     if DELETES not in gates:
         return None
-    return "It brings back an older version." if brings_back else await find_loss(workspace, at, files)
+    return "It brings back an older version." if brings_back else await _find_loss(workspace, at, files)
+
+
+async def _find_loss(workspace: AgentWorkspace, at: TreeAt, files: Sequence[ChangedFile]) -> str | None:
+    """Return a sentence that names a file which a change of the tree ``at`` removes, leaves without a visible character, or gives
+    a content that it had in an earlier version. None: there is no such file.
+
+    Raises:
+        WorkspaceNotFound: the workspace was deleted in the meantime.
+    """
+    if named := _first_and_others(files, _removes):
+        return f"It removes {named}."
+    if named := _first_and_others(files, _empties):
+        return f"It leaves no visible character in {named}."
+    written = {file.path: file.after for file in files if isinstance(file.after, Body)}
+    older = await workspace.workspaces.find_older(workspace.scope.store, workspace.id, at, written)
+    return f"It brings an older content of {show(older)} back." if older is not None else None
+
+
+def _first_and_others(files: Sequence[ChangedFile], loses: Callable[[ChangedFile], bool]) -> str:
+    """Return the first of ``files`` that ``loses`` and the number of others, or an empty text."""
+    found = [file for file in files if loses(file)]
+    others = {0: "", 1: " and another file"}.get(len(found) - 1, f" and {len(found) - 1} other files")
+    return f"{show(found[0].path)}{others}" if found else ""
+
+
+def _removes(file: ChangedFile) -> bool:
+    return file.after is None
+
+
+def _empties(file: ChangedFile) -> bool:
+    had_content = file.before is not None and file.before.size > 0
+    return had_content and isinstance(file.after, Body) and not has_visible(file.after.content)
 
 
 async def _request_approval(workspace: AgentWorkspace, call: Tool, planned: PlannedChange, why: str) -> CallResult:

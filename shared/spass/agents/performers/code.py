@@ -102,7 +102,8 @@ class CodePerformer:
 
         async def run(call: ToolCall, reports: CallReports) -> ToolOutcome:
             recorder = Recorder(self._scope, CallKind.TOOL, tool=CODE_TOOL)
-            work = self._work(effect.cell, self._scope.for_call(recorder.request_id, reports))
+            scope = self._scope.for_call(recorder.request_id, reports)
+            work = _CellWork(effect.cell, scope, self._infer(scope), self._call_tools, self._redact, self._sub_calls)
             status = audit.FAILED
             try:
                 result = await self._run_cell(interpreter, effect.cell, work)
@@ -119,9 +120,6 @@ class CodePerformer:
             async for event in events:
                 yield event
         yield results[0]
-
-    def _work(self, cell: Cell, scope: Scope) -> "_CellWork":
-        return _CellWork(cell, scope, self._infer(scope), self._call_tools, self._redact, self._sub_calls)
 
     async def _run_cell(self, interpreter: Interpreter, cell: Cell, work: "_CellWork") -> CellResult:
         tools = self._tools if cell.tools else ()

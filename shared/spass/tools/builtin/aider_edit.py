@@ -18,7 +18,7 @@ from spass.tools.editor.command_line import is_command
 from spass.tools.editor.commands import run_command
 from spass.tools.editor.long_messages import divide_long_messages
 from spass.tools.editor.progress import report_while_working
-from spass.tools.editor.protocol import Ask, Editor, EditRequest, EditResult
+from spass.tools.editor.protocol import Ask, Editor, EditRequest
 from spass.tools.editor.texts import EditPaths, EditTexts
 from spass.tools.gate import check_can_wait
 from spass.tools.workspace_change import apply_change, run_approved_change
@@ -76,18 +76,14 @@ class AiderEdit(Tool):
             at, texts = await self._read(workspace, paths, models)
             ask = _ask(scope, models, default_model)
             result = await editor.edit(self._request(workspace, texts), ask, texts.may_edit, report)
-            return await self._apply(workspace, at, texts, result)
+            size = sum(map(len, result.files.values()))
+            change = await run_in_worker_thread(size, lambda files: texts.change(files, at), result.files)
+            return await apply_change(workspace, self, change, message=self.message, answer=result.answer)
 
     async def run_approved(
         self, effect: Mapping[str, Json], ending: "Ending", _scope: Scope, workspace: AgentWorkspace, /, *_others: object
     ) -> CallResult:
         return await run_approved_change(workspace, effect, ending)
-
-    async def _apply(self, workspace: AgentWorkspace, at: TreeAt, texts: EditTexts, result: EditResult) -> CallResult:
-        change = await run_in_worker_thread(
-            sum(map(len, result.files.values())), lambda files: texts.change(files, at), result.files
-        )
-        return await apply_change(workspace, self, change, message=self.message, answer=result.answer)
 
     async def _read(self, workspace: AgentWorkspace, paths: EditPaths, models: ChatModels) -> tuple[TreeAt, EditTexts]:
         at = await workspace.newest()

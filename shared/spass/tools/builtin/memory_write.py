@@ -49,5 +49,8 @@ class MemoryWrite(TwoStepTool):
         memory = (await cascade.read(scope.store)).config.memory
         return {"memory_size_bytes": len(append_line(memory, self.note).encode()), "note": self.note}
 
+    async def state(self, _scope: Scope, _cascade: Cascade, /) -> str:
+        return ""
+
     async def execute(self, consent: Consent, _: str, scope: Scope, cascade: Cascade, /) -> WriteResult:
         return await cascade.append_memory(scope.store, self.note, consent, scope.deadline)

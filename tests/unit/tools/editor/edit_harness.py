@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from spass.calls.scope import CallReports, CurrentSession, ReportProgress, Scope, report_nothing
+from spass.calls.scope import NO_REPORTS, CallReports, CurrentSession, ReportProgress, Scope
 from spass.core.effects import ToolOutcome
 from spass.core.ids import AgentName, SessionId
 from spass.core.messages import Json, ToolCall
@@ -85,7 +85,7 @@ class EditHarness:
         message: str,
         files: Sequence[str] = ("src/main.py",),
         *,
-        report: ReportProgress = report_nothing,
+        report: ReportProgress = NO_REPORTS.progress,
         toolbox: Toolbox | None = None,
         **more: Json,
     ) -> ToolOutcome:
@@ -95,7 +95,7 @@ class EditHarness:
         self,
         arguments: Mapping[str, Json],
         *,
-        report: ReportProgress = report_nothing,
+        report: ReportProgress = NO_REPORTS.progress,
         scope: Scope | None = None,
         toolbox: Toolbox | None = None,
     ) -> ToolOutcome:
