@@ -142,6 +142,7 @@ def test_the_example_of_a_tool_runs_unchanged(monkeypatch: pytest.MonkeyPatch, t
     spec.loader.exec_module(tool_module)
     monkeypatch.setitem(sys.modules, module, tool_module)
     monkeypatch.setitem(cast("dict[str, registry.ToolEntry]", registry.TOOLS), name, registry.ToolEntry(toolset))
+    registry.tools_of.cache_clear()
 
     def answer(arguments: str) -> ToolOutcome:
         return asyncio.run(toolbox.execute(scope_for(), ToolCall("c1", name, arguments), allowed=[name]))
@@ -160,6 +161,7 @@ def test_the_example_of_a_tool_runs_unchanged(monkeypatch: pytest.MonkeyPatch, t
         AgentRegistry.load(agents, load_gateway_config(ROOT / "gateway.yaml"))
     finally:
         registry.load_tool.cache_clear()
+        registry.tools_of.cache_clear()
 
 
 def test_the_example_of_a_kind_and_its_test_run_unchanged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ class Rag:
 @dataclass(frozen=True, slots=True)
 class CallResult:
     """The result of a call with what belongs to it, which no model receives: ``ToolOutcome`` describes the fields. ``code`` is
-    that of the error, if the call failed."""
+    that of the error, if the call failed. ``text`` is the result as compact JSON, if its size was limited already."""
 
     result: Json
     rich: tuple[Json, ...] = ()
@@ -67,6 +67,7 @@ class CallResult:
     waiting: tuple[ApprovalId, ...] = ()
     versions: tuple[int, ...] = ()
     code: str | None = None
+    text: str | None = None
 
     @property
     def failed(self) -> bool:

@@ -31,7 +31,7 @@ def error_result(error: ToolError | SpassError) -> CallResult:
 
 def outcome_of(call: ToolCall, result: CallResult, duration_ms: int = 0) -> ToolOutcome:
     """Return the outcome of ``call`` with its message for the model."""
-    bounded, text = truncate_result(result.result)
+    bounded, text = truncate_result(result.result) if result.text is None else (result.result, result.text)
     message = Message(Role.TOOL, text, tool_call_id=call.id)
     arguments = tool_arguments.arguments_for_display(call.arguments)
     return ToolOutcome(

@@ -51,6 +51,12 @@ TOOLS: Final[Mapping[str, ToolEntry]] = {
 
 
 @cache
+def tools_of(toolset: str) -> tuple[str, ...]:
+    """Return the names of the tools of ``toolset``."""
+    return tuple(name for name, entry in TOOLS.items() if entry.toolset == toolset)
+
+
+@cache
 def load_tool(name: str) -> "type[Tool]":
     """Import the class of a tool: ``RagQuery`` of the module ``rag_query``."""
     tool: type[Tool] = getattr(importlib.import_module(f"spass.tools.builtin.{name}"), name.title().replace("_", ""))

@@ -199,11 +199,10 @@ class Toolbox:
             raise
         if transaction_answer is not None and not attempt.failed:
             return transaction_answer
-        result, _ = truncate_result(attempt.result)
-        answer = ToolAnswer(ToolResult(name=name, result=result, duration_ms=recorder.duration_ms), attempt.failed)
+        answer = ToolAnswer(ToolResult(name=name, result=attempt.result, duration_ms=recorder.duration_ms), attempt.failed)
         if attempt.failed or not needs_confirmation(call):
             return answer
-        record, expires_at = call.to_record(cast("Mapping[str, Json]", result))
+        record, expires_at = call.to_record(cast("Mapping[str, Json]", attempt.result))
         stored = StoredAnswer({**answer.body.to_dict(), "result": record}, headers(), expires_at=expires_at)
         return replace(answer, answer_to_store=stored)
 
@@ -238,10 +237,9 @@ async def _attempt(
         call = prepare()
         async with asyncio.timeout(min(call.seconds, scope.deadline.remaining())):  # wait_for could lose a cancellation
             returned = await run(call, scope)
-        result = returned if isinstance(returned, CallResult) else CallResult(returned)
-        bounded = replace(result, result=_bound(result.result))
+        result = _limit(returned)
         status = audit.OK
-        return bounded
+        return result
     except TimeoutError:
         status = TOOL_TIMEOUT
         return error_result(ToolError("The tool did not answer in time. Call it once more, or answer without it.", code=status))
@@ -257,13 +255,17 @@ async def _attempt(
         await recorder.finish(status)
 
 
-def _bound(result: Json) -> Json:
-    """Return ``result``, or its beginning if it is too long.
+def _limit(returned: Returned) -> CallResult:
+    """Return the result that a tool has ``returned``. Only the beginning of a result that is too long is kept.
 
     Raises:
         ToolError: it is not JSON.
     """
     try:
-        return truncate_result(result)[0]
+        if isinstance(returned, CallResult):
+            result, text = truncate_result(returned.result)
+            return replace(returned, result=result, text=text)
+        result, text = truncate_result(returned)
     except (TypeError, ValueError, RecursionError):
         raise ToolError("The tool returned something that cannot be read. Answer without it.") from None
+    return CallResult(result, text=text)

@@ -12,7 +12,7 @@ from spass.core.messages import Json, ToolSpec
 from spass.tools.arguments import describe_validation_error
 from spass.tools.base import Returned, Tool
 from spass.tools.grants import NO_GRANTS, Grants
-from spass.tools.registry import TOOLS, load_tool
+from spass.tools.registry import load_tool, tools_of
 
 if TYPE_CHECKING:  # only a decision about a gated call needs it
     from spass.approvals.ending import Ending
@@ -114,4 +114,4 @@ class ToolClasses:
 
 def built_in(toolset: str, needs: OpenNeeds = lambda _: (), seconds: float | None = None) -> ToolClasses:
     """Return a toolset of ``registry.TOOLS``."""
-    return ToolClasses([name for name, entry in TOOLS.items() if entry.toolset == toolset], needs, seconds)
+    return ToolClasses(tools_of(toolset), needs, seconds)
