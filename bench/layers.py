@@ -72,7 +72,7 @@ class Trace:
             self.upwards.add(f"{name}, called by {caller}")
 
     def _level(self, path: str) -> int:
-        return self.levels.get(path.partition(os.sep)[0], -1)
+        return self.levels.get(path.partition(os.sep)[0], len(self.levels))
 
 
 def _path(frame: FrameType) -> str | None:

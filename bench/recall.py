@@ -32,11 +32,11 @@ from spass.core.messages import FinishReason, Message, Role
 from spass.core.outcome import AgentRun
 from spass.models.router import Router
 from spass.rag.index.cache import ObjectCache
+from spass.runs.commit import JoinedWrites, commit
 from spass.sessions.compaction.summary import Summarizer
 from spass.sessions.compaction.summary_record import SummaryRecord
 from spass.sessions.conversation import Conversation
 from spass.sessions.lineage_search import SessionLineageSearcher
-from spass.sessions.participants import JoinedWrites
 from spass.sessions.record import load_turns
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession
@@ -181,7 +181,7 @@ class RecallBench:
             conversation.record(InferenceStarted(1))
             conversation.record(InferenceFinished(Message(Role.ASSISTANT, agent), FinishReason.STOP))
             conversation.record(TurnFinished(FinishReason.STOP))
-            await conversation.commit(await JoinedWrites.of((), conversation.finish()))
+            await commit(conversation, await JoinedWrites.of((), conversation.finish()))
         compactor = conversation.compactor
         if compactor.error is not None:
             raise compactor.error

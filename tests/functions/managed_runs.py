@@ -8,8 +8,8 @@ from typing import Final
 from spass.aws.job_targets import JobTargets
 from spass.core.messages import TokenUsage
 from spass.jobs.runs import runs_handler
-from spass.managed.run_turns import RunTurns
 from spass.managed.ticks import Ticks
+from spass.runs.managed_turns import RunTurns
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan
 from spass.testing.model import ScriptedModel

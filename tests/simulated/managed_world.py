@@ -25,10 +25,10 @@ from spass.managed import mailbox
 from spass.managed.following import follow_run, stop_run
 from spass.managed.lookup import find_agent, read_agent
 from spass.managed.records import Direction, MailboxMessage, ManagedAgent, MessageStatus, Run
-from spass.managed.runner import ManagedRuns
 from spass.managed.schedules import schedule_hash
 from spass.managed.sweep import ManagedSweep
 from spass.memory.state import read_state
+from spass.runs.managed_runs import ManagedRuns
 from spass.runs.service import Started
 from spass.sessions.record import TurnRecord, load_turns
 from spass.sessions.session import Session, decode_session

@@ -25,11 +25,11 @@ from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, T
 from spass.core.time import Clock
 from spass.jobs.dispatch import Handler
 from spass.jobs.runs import runs_handler
-from spass.managed.run_turns import RunTurns
-from spass.managed.runner import ManagedRuns
 from spass.managed.schedules import ScheduleWriter
 from spass.managed.ticks import Ticks
-from spass.managed.worker import RunWorker
+from spass.runs.managed_runs import ManagedRuns
+from spass.runs.managed_turns import RunTurns
+from spass.runs.managed_worker import RunWorker
 from spass.runs.service import Runs
 from spass.sessions.service import Sessions
 from spass.tenancy.config import GatewayConfig

@@ -5,6 +5,7 @@ readers. The transaction that records the turn also writes the last frames and e
 only if the turn is recorded.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -75,6 +76,12 @@ class RunLog(EventList[Frame]):
         if self._claim is None or (self._stored is not None and index >= self._stored):
             return None
         return EventId(self._claim.head.attempt, index + 1)
+
+    @property
+    def text(self) -> str:
+        """Return the text of all tokens, of all steps."""
+        escaped = "".join(frame.text for frame in self.events if frame.is_token)
+        return str(json.loads(f'"{escaped}"'))
 
     def add(self, event: Event) -> None:
         """Add an event of the run."""

@@ -1,7 +1,8 @@
 """What a request asks a run for: the message, the session, the name of its stream, and its format."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from spass.agents.engine import NOTHING_GIVEN
 from spass.agents.kinds.base import AgentContext
@@ -9,9 +10,11 @@ from spass.agents.render.frames import EVENTS, RunFormat
 from spass.core.ids import AgentName, SessionId, WorkspaceId, random_suffix
 from spass.core.messages import Message
 from spass.memory.operator import Operator
-from spass.runs.run import HandleFailure
-from spass.sessions.participants import Participant
 from spass.store.idempotency import IdempotentRequest
+
+if TYPE_CHECKING:  # most runs are not those of managed agents
+    from spass.managed.execution import Execution
+    from spass.managed.records import MailboxMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,15 @@ class ChatSession:
 
 
 @dataclass(frozen=True, slots=True)
+class ManagedRun:
+    """A run of a managed agent: its ``execution``, which a failure ends, and the messages that it has ``delivered`` when it
+    succeeds."""
+
+    execution: "Execution"
+    delivered: "Sequence[MailboxMessage]"
+
+
+@dataclass(frozen=True, slots=True)
 class RunRequest:
     """A request that an agent answers ``message``. ``given`` is what the caller adds to the context; it is not stored.
 
@@ -47,7 +59,7 @@ class RunRequest:
     Without one, nothing is recorded. ``workspace`` is that which the client names for the session, if it names one.
 
     A streamed turn can be followed, resumed and stopped as ``stream``, whose default is ``StreamIdentity.of``. ``form`` is its
-    format. ``participant`` joins the commit of the turn. ``on_failure`` is called if the turn fails after it has begun.
+    format. ``managed`` is set if a managed agent runs.
     """
 
     message: str
@@ -57,8 +69,7 @@ class RunRequest:
     idempotency: IdempotentRequest | None = None
     stream: StreamIdentity | None = None
     form: RunFormat = EVENTS
-    participant: Participant | None = None
-    on_failure: HandleFailure | None = None
+    managed: ManagedRun | None = None
 
     @property
     def operator(self) -> Operator | None:

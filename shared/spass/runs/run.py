@@ -6,10 +6,10 @@ rendered, recorded and returned is the same.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self
 
 from spass.agents.engine import NOTHING_GIVEN, Engine
 from spass.agents.interrupt import StopSignal, interruptible
@@ -19,24 +19,19 @@ from spass.calls.scope import Scope
 from spass.core.errors import GATEWAY_STOPPED, InternalError, SpassError, StorageUnavailable, internal_error
 from spass.core.events import Event, Failed, Outcome, TurnFinished
 from spass.core.memory import Memory
-from spass.core.messages import Json
 from spass.core.outcome import TurnOutcome, encode_outcome
 from spass.core.time import Deadline, now
 from spass.journal.head import StreamClaim
-from spass.sessions.participants import JoinedWrites, Participant
+from spass.runs.commit import JoinedWrites, Participant, commit
 from spass.sessions.turn_request import TurnRequest
 from spass.store.idempotency import Claim, StoredAnswer
 from spass.store.leases import renewing
 
 if TYPE_CHECKING:
+    from spass.managed.execution import Execution
     from spass.runs.log import RunLog
     from spass.sessions.conversation import Conversation
     from spass.sessions.service import Sessions
-
-HandleFailure: TypeAlias = Callable[[SpassError, Mapping[str, Json]], Awaitable[bool]]
-"""Do what must be done before readers learn that the turn failed. The second argument is the error as clients see it. If a commit
-with an unknown outcome took effect, this must have no effect. Return True if the turn will begin anew later: a stream without
-frames is then undone, and its readers wait."""
 
 _STOP_POLL_SECONDS: Final = 1.0
 _NO_ANSWER: Final = "The turn ended without an answer."
@@ -76,7 +71,7 @@ class Run:
 
     Without a ``turn``, nothing is recorded but the outcome, under the ``claim`` of a request with an Idempotency-Key. With a
     ``log``, the run can be read while it lasts. A turn that is a stream can be followed and stopped, and is cut at ``deadline``:
-    what it did so far is recorded. ``on_failure`` is called if the run fails after it has begun.
+    what it did so far is recorded. A failure of a managed agent's run ends its ``execution``.
 
     ``error`` is the reason why the run was not recorded, if it was not.
     """
@@ -91,7 +86,7 @@ class Run:
         claim: Claim | None = None,
         log: "RunLog | None" = None,
         deadline: Deadline | None = None,
-        on_failure: HandleFailure | None = None,
+        execution: "Execution | None" = None,
     ) -> None:
         self.log = log
         self.error: SpassError | None = None
@@ -103,7 +98,7 @@ class Run:
         self._stream = turn.request.stream if turn is not None else None
         self._claim = claim
         self._deadline = deadline
-        self._on_failure = on_failure
+        self._execution = execution
         self._signal = StopSignal()
         self._has_begun = False
         self._begun = asyncio.Event()  # or ended
@@ -201,7 +196,7 @@ class Run:
                 await self._follow(held.record, held)
                 self._outcome = outcome = held.finish()
                 joined = await JoinedWrites.of(turn.participants, outcome)
-            await held.commit(joined)
+            await commit(held, joined)
         return RunAnswer(outcome, replayed=False)
 
     async def _follow(self, record: Callable[[Event], object], conversation: "Conversation | None" = None) -> None:
@@ -242,8 +237,9 @@ class Run:
                 is_unknown = isinstance(error, StorageUnavailable) or error is GATEWAY_STOPPED
                 await (stream.abandon() if is_unknown else stream.undo())
             return False
-        rendered = log.report(error)
-        if self._on_failure is not None and await self._on_failure(error, rendered) and not log.events and stream is not None:
+        rendered, execution = log.report(error), self._execution
+        # The run is ended before readers learn that it failed. One that will begin anew later has no failure: its readers wait.
+        if execution is not None and await execution.fail(error, rendered) and not log.events and stream is not None:
             await stream.undo()
             return False
         if not await log.fail(rendered):

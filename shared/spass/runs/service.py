@@ -23,13 +23,13 @@ from spass.core.time import Clock
 from spass.journal.follower import FollowedStream, StreamRestarted, follow
 from spass.journal.head import StreamClaim, StreamHead, claim, stream_digest
 from spass.memory.operator import Operator
+from spass.runs.commit import Participant
 from spass.runs.log import ReportError, RunLog
 from spass.runs.operators import OperatorCommit, open_memory
 from spass.runs.request import ChatSession, RunRequest, StreamIdentity
 from spass.runs.run import Run, RunAnswer, Turn, Work
 from spass.sessions.opening import Opening
 from spass.sessions.operators import OperatorPointer
-from spass.sessions.participants import Participant
 from spass.sessions.service import Sessions
 from spass.sessions.turn_request import TurnRequest
 from spass.store import idempotency
@@ -145,16 +145,16 @@ class Runs:
             filed_under=name if place.pointer is not None else None,
         )
         calls = scope.for_agent(AgentName(agent.name), place.session).with_time_for_cut
-        work, participants = self._work(calls, agent, request, place)
         log = RunLog(calls, turn.run, request.form, report, self._clock, claimed, identity.message_id)
+        work, participants = self._work(calls, agent, request, place, log)
         return Run(
             self._engine,
             calls,
             work,
-            turn=Turn(self._sessions, turn, claimed.head.owner, (log, *participants)),
+            turn=Turn(self._sessions, turn, claimed.head.owner, participants),
             log=log,
             deadline=scope.deadline,
-            on_failure=request.on_failure,
+            execution=request.managed.execution if request.managed is not None else None,
         )
 
     async def _find(self, scope: Scope, agent: AgentSpec, request: RunRequest) -> _Place:
@@ -184,14 +184,22 @@ class Runs:
             operator=request.operator.id if request.operator is not None else None,
         )
 
-    def _work(self, calls: Scope, agent: AgentSpec, request: RunRequest, place: _Place) -> tuple[Work, tuple[Participant, ...]]:
-        """Return the work of a turn, and what joins its commit. Both share the memory of an operator."""
+    def _work(
+        self, calls: Scope, agent: AgentSpec, request: RunRequest, place: _Place, log: RunLog | None = None
+    ) -> tuple[Work, tuple[Participant, ...]]:
+        """Return the work of a turn, and what joins its commit: the end of its stream, that of a managed agent's run, and the
+        next state of an operator. The work and the operator share a memory."""
         memory: MemoryOfTurn | None = None
-        participants = (request.participant,) if request.participant is not None else ()
+        participants: list[Participant] = [log] if log is not None else []
+        if log is not None and request.managed is not None:
+            from spass.managed.run_end import RunSuccess
+
+            execution = request.managed.execution
+            participants.append(RunSuccess(execution.store, execution.run, request.managed.delivered, log, execution.clock))
         if place.pointer is not None:
             memory = open_memory(self._engine, calls, agent, place.pointer.operator)
-            participants = (*participants, OperatorCommit(place.pointer, memory, request.message))
-        return Work(agent=agent, message=request.message, given=request.given, memory=memory), participants
+            participants.append(OperatorCommit(place.pointer, memory, request.message))
+        return Work(agent=agent, message=request.message, given=request.given, memory=memory), tuple(participants)
 
     async def _join(self, scope: Scope, head: StreamHead) -> Running:
         """Follow the stream of an earlier request, once its first frame is there.

@@ -29,14 +29,13 @@ from spass.core.ids import SessionId
 from spass.core.messages import Message
 from spass.core.outcome import CompactionIds, TurnOutcome, decode_outcome, encode_outcome
 from spass.core.time import Clock, timestamp
-from spass.sessions.commit import commit_turn
 from spass.sessions.decided_calls import with_decisions
 from spass.sessions.held_session import HeldSession
 from spass.sessions.hold import new_hold
 from spass.sessions.opening import OpenedSession, SessionOpener
-from spass.sessions.participants import JoinedWrites
 from spass.sessions.record import TurnRecord, TurnRecorder, load_turns
 from spass.sessions.session import Hold, HoldKind, Session
+from spass.sessions.turn_commit import TurnCommit, taken_over
 from spass.sessions.turn_request import TurnRequest
 from spass.store import idempotency
 from spass.store.idempotency import StoredAnswer
@@ -126,7 +125,7 @@ class Conversation:
         if outcome is not None:
             return outcome
         if isinstance(turns, ObjectMissing):  # this process paused for longer than its hold, and the session is being deleted
-            raise SessionBusy("Another request took this session over; the turn was not recorded.", retry_after=1)
+            raise taken_over()
         if isinstance(turns, BaseException):
             raise turns
         self._turns = turns
@@ -174,14 +173,21 @@ class Conversation:
         self._recorded = _Recorded(after, turn, self._outcome(session.id, turn))
         return self._recorded.outcome
 
-    async def commit(self, joined: JoinedWrites) -> None:
-        """Record the turn, together with ``joined``, and release the hold. Errors are those of ``commit_turn``."""
+    async def prepare_commit(self) -> TurnCommit:
+        """Return what records the turn, which has finished.
+
+        Raises:
+            StorageUnavailable: the bucket does not answer.
+        """
         assert self._recorded is not None  # noqa: S101 (the turn has finished)
         store, request, (session, turn, outcome) = self._store, self._request, self._recorded
         answer = StoredAnswer(encode_outcome(outcome), {})
         requests = dict.fromkeys([request.idempotency, request.idempotency_at(session.id) if self.compactor.result else None])
         answers: list[Write] = [await idempotency.record(store, request, answer) for request in requests if request]
-        await commit_turn(store, session, turn, answers, joined)
+        return await TurnCommit.prepare(store, session, turn, answers)
+
+    def mark_committed(self) -> None:
+        """Record that the commit has released the hold."""
         self._held.mark_committed()
 
     async def release(self) -> None:

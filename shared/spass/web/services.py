@@ -32,11 +32,8 @@ if TYPE_CHECKING:
     from spass.core.code_calls import Sandbox
     from spass.limits.followers import Followers
     from spass.managed.agents import ManagedAgents
-    from spass.managed.run_turns import RunTurns
-    from spass.managed.runner import ManagedRuns
     from spass.managed.schedules import ScheduleWriter
     from spass.managed.ticks import Ticks
-    from spass.managed.worker import RunWorker
     from spass.memory.operator import Operator
     from spass.memory.operator_memory import OperatorMemory
     from spass.models.provider_keys import ProviderKeys
@@ -48,6 +45,9 @@ if TYPE_CHECKING:
     from spass.rag.write.delete import IndexDeleter
     from spass.rag.write.writer import Writer
     from spass.redaction.redactor import Redactor
+    from spass.runs.managed_runs import ManagedRuns
+    from spass.runs.managed_turns import RunTurns
+    from spass.runs.managed_worker import RunWorker
     from spass.runs.service import Runs
     from spass.sandbox.tenant_function import TenantFunction
     from spass.sessions.compaction.jobs import CompactionJobs
@@ -420,19 +420,19 @@ class Services:
 
     @cached_property
     def run_turns(self) -> "RunTurns":
-        from spass.managed.run_turns import RunTurns
+        from spass.runs.managed_turns import RunTurns
 
         return RunTurns(self.managed_agents.check, self.runs)
 
     @cached_property
     def managed_runs(self) -> "ManagedRuns":
-        from spass.managed.runner import ManagedRuns
+        from spass.runs.managed_runs import ManagedRuns
 
         return ManagedRuns(self.run_turns)
 
     @cached_property
     def run_worker(self) -> "RunWorker":
-        from spass.managed.worker import RunWorker
+        from spass.runs.managed_worker import RunWorker
 
         return RunWorker(self.run_turns, self.ticks, self.tokens, self.bus)
 

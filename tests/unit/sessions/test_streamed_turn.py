@@ -14,7 +14,7 @@ from spass.core.messages import Message
 from spass.core.outcome import AgentRun, TurnOutcome
 from spass.journal.head import StreamState
 from spass.runs import run as turn_module
-from spass.sessions.participants import Participant
+from spass.runs.commit import Participant
 from spass.sessions.session import SessionView
 from spass.sessions.turn_request import TurnRequest
 from spass.store import keys

@@ -1,21 +1,22 @@
 """Render the run of a managed agent as frames: OpenAI's chunks, with the agent's tool calls and their results as named events.
 
 Grammar: ``(chunk | tool_calls | tool_result)* last-chunk [DONE]``, or at any point ``error``. Status lines and the calls within
-a call are not shown. The chunks have the text of all steps, and ``text`` is that text: what a client collects is what the mailbox
-stores. The fields are in docs/managed.md.
+a call are not shown. The chunks have the text of all steps: what a client collects is what the mailbox stores. The fields are in
+docs/managed.md.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from spass.agents.render.chunks import AnswerHead
-from spass.agents.render.events import split_token
+from spass.agents.render.events import StreamName, split_token
 from spass.core.cost import cost_json
 from spass.core.events import Event, InferenceFinished, MessageWritten, Token, ToolCallFinished
 from spass.core.ids import RequestId, SessionId
 from spass.core.json import dump_line
 from spass.core.messages import FinishReason, Json, ToolCall
-from spass.core.outcome import TurnOutcome
+from spass.core.outcome import AgentRun, TurnOutcome
 from spass.journal.frames import DONE, Frame, json_frame
 from spass.tools.arguments import arguments_for_display
 
@@ -29,6 +30,20 @@ _MAX_CALLS_BYTES: Final = 200_000
 """Bytes of the calls in one event. More calls are several events, because an event must fit in an item of the table."""
 
 
+@dataclass(frozen=True, slots=True)
+class ManagedFormat:
+    """The format of the run ``run_id``, which was created in the second ``created``."""
+
+    run_id: str
+    created: int
+
+    def renderer(
+        self, request_id: RequestId, _session: SessionId | None, _stream: StreamName | None, run: AgentRun, /
+    ) -> "ManagedFrames":
+        """See ``RunFormat.renderer``."""
+        return ManagedFrames(AnswerHead(self.run_id, self.created, run.model), request_id)
+
+
 class ManagedFrames:
     """Render the events of one run as frames. ``head`` has the run's id and the second in which it was created."""
 
@@ -37,18 +52,11 @@ class ManagedFrames:
         self._request_id = request_id
         before, mark, after = dump_line(self._chunk({"content": ""})).partition('"content":"')
         self._before_text, self._after_text = before + mark, after
-        self._shown: list[str] = []
-
-    @property
-    def text(self) -> str:
-        """Return the text of all chunks so far."""
-        return "".join(self._shown)
 
     def write(self, event: Event) -> Sequence[Frame]:
         """Return the frames of one event of the run. Most events have none."""
         match event:
             case Token(text=text):
-                self._shown.append(text)
                 return [self._token(piece) for piece in split_token(text)] if text else ()
             case InferenceFinished(message=message) | MessageWritten(message=message):
                 return [*_render_calls(message.tool_calls)]

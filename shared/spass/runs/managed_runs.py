@@ -17,10 +17,10 @@ from spass.managed.following import follow_run
 from spass.managed.lookup import check_not_paused, read_agent
 from spass.managed.records import ManagedAgent, Run, RunTrigger
 from spass.managed.run_start import new_run, nothing_to_run, start
-from spass.managed.run_turns import RunTurns
 from spass.managed.runs import begin, read_run, settle_lost
 from spass.managed.sending import send_lost, send_run
 from spass.runs.log import ReportError
+from spass.runs.managed_turns import RunTurns
 from spass.runs.service import Running, Started
 from spass.store import idempotency
 from spass.store.idempotency import Claim, IdempotentRequest, StoredAnswer

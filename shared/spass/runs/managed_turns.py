@@ -9,22 +9,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from spass.agents.render.chunks import AnswerHead
-from spass.agents.render.events import StreamName
-from spass.agents.render.managed_frames import ManagedFrames
+from spass.agents.render.managed_frames import ManagedFormat
 from spass.agents.spec import AgentSpec
 from spass.calls.scope import Scope
 from spass.core.errors import InternalError, NothingToRun, SpassError, internal_error
-from spass.core.ids import RequestId, SessionId
-from spass.core.outcome import AgentRun, TurnOutcome
+from spass.core.outcome import TurnOutcome
 from spass.core.time import Clock, epoch_s
 from spass.journal.head import read_head, stream_digest
 from spass.managed import mailbox
 from spass.managed.execution import Execution
 from spass.managed.records import ManagedAgent, Run
-from spass.managed.run_end import RunSuccess
 from spass.runs.log import ReportError
-from spass.runs.request import RunRequest, StreamIdentity
+from spass.runs.request import ManagedRun, RunRequest, StreamIdentity
 from spass.runs.service import Running, Runs, Started
 from spass.store.tenant_store import TenantStore
 
@@ -49,9 +45,9 @@ class RunTurns:
         Raises:
             SpassError: the turn was refused. The run has failed, unless it is executed again.
         """
-        store, run, frames = scope.store, execution.run, _RunFrames(execution.run)
+        run = execution.run
         try:
-            messages = await mailbox.pending(store, agent)
+            messages = await mailbox.pending(scope.store, agent)
             texts = [*(message.content for message in messages), *([run.input] if run.input is not None else [])]
             if not texts:
                 raise NothingToRun("The run had no input, and the mailbox no pending message.")
@@ -59,9 +55,8 @@ class RunTurns:
                 "\n\n".join(texts),
                 agent.operator,
                 stream=StreamIdentity(run.id, filed_under=agent.stream_agent),
-                form=frames,
-                participant=RunSuccess(store, run, messages, frames, self.clock),
-                on_failure=execution.fail,
+                form=ManagedFormat(run.id, epoch_s(run.created_at)),
+                managed=ManagedRun(execution, messages),
             )
             stream = await self.runs.stream(scope, spec, request, report)
         except Exception as failure:
@@ -80,22 +75,3 @@ class RunTurns:
         """
         head = await read_head(store, stream_digest(agent.owner, agent.stream_agent, run.id))
         return head is not None and head.is_live(self.clock())
-
-
-class _RunFrames:
-    """The frames of one attempt of ``run``. ``text`` is the text that its stream shows."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._frames: ManagedFrames | None = None
-
-    @property
-    def text(self) -> str:
-        return self._frames.text if self._frames is not None else ""
-
-    def renderer(
-        self, request_id: RequestId, _session: SessionId | None, _stream: StreamName | None, run: AgentRun, /
-    ) -> ManagedFrames:
-        """See ``RunFormat.renderer``."""
-        self._frames = ManagedFrames(AnswerHead(self._run.id, epoch_s(self._run.created_at), run.model), request_id)
-        return self._frames
