@@ -2,13 +2,32 @@
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from typing import assert_never
 
 from spass.agents.engine import Engine
 from spass.agents.nested_calls import end_open_calls
 from spass.agents.registry import AgentRegistry
 from spass.calls.scope import CallReports, Scope
 from spass.core.errors import Internal, SpassError, StorageUnavailable
-from spass.core.events import Event, Failed, Nested, Outcome, ToolCallFinished, ToolCallStarted, ToolProgress
+from spass.core.events import (
+    Event,
+    Failed,
+    InferenceFinished,
+    InferenceStarted,
+    MessageWritten,
+    Nested,
+    Outcome,
+    RefusalDelta,
+    ResultRecorded,
+    Status,
+    Token,
+    ToolCallFinished,
+    ToolCallStarted,
+    ToolProgress,
+    TurnFinished,
+    TurnStarted,
+)
+from spass.core.messages import ToolCallDelta
 from spass.redaction.log import failure_line, write_line
 from spass.tools.base import ToolError
 from spass.tools.call_results import waiting_results
@@ -66,8 +85,12 @@ async def _follow(events: AsyncGenerator[Event, None], collected: Outcome, repor
                         forward(event)
                     case Failed(error):
                         raise error
-                    case _:
+                    case TurnStarted() | InferenceStarted() | Token() | RefusalDelta() | ToolCallDelta() | InferenceFinished():
                         pass
+                    case MessageWritten() | ResultRecorded() | Status() | TurnFinished():
+                        pass
+                    case _:
+                        assert_never(event)
 
 
 def _delegation(collected: Outcome) -> Delegation:

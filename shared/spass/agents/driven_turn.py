@@ -6,8 +6,8 @@ is recorded, streamed and returned cannot differ.
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from spass.agents.asides import infer_aside
 from spass.agents.foreign_calls import foreign_outcomes
@@ -52,6 +52,16 @@ from spass.tools.arguments import arguments_for_display
 
 if TYPE_CHECKING:
     from spass.agents.driver import CodeRunner, Driver, ShortenHistory
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """The result of an effect: the last item of what performs it."""
+
+    value: object
+
+
+_Performed: TypeAlias = AsyncGenerator[Event | _Result, None]
 
 
 class DrivenTurn:
@@ -100,11 +110,14 @@ class DrivenTurn:
             if self._is_out_of_turns(effect):
                 effect = await self._interrupt(effect)
                 continue
-            result: list[object] = []
-            async with aclosing(self._perform(effect, result)) as events:
-                async for event in events:
-                    yield event
-            effect = await self._run.send(*result)
+            last: Event | _Result | None = None
+            async with aclosing(self._perform(effect)) as items:
+                async for last in items:
+                    if not isinstance(last, _Result):
+                        yield last
+            if not isinstance(last, _Result):
+                raise InternalError(f"The effect {type(effect).__name__} has no result.")
+            effect = await self._run.send(last.value)
         for event in self._answer(effect):
             yield event
 
@@ -126,7 +139,7 @@ class DrivenTurn:
         return is_limited and self._max_turns is not None and self.turns >= self._max_turns
 
     async def _interrupt(self, effect: Effect) -> Effect | Answer:
-        """Tell the kind that ``effect`` is not performed. Return what it does instead: by default, it answers."""
+        """ReportStatus the kind that ``effect`` is not performed. Return what it does instead: by default, it answers."""
         self._metadata = {"max_turns_exceeded": True}
         instead = await self._run.interrupt()
         if instead is not None:
@@ -147,21 +160,27 @@ class DrivenTurn:
         self._metadata = {**self._given_metadata, **answer.metadata, **self._metadata}
         self._model = answer.model
 
-    def _perform(self, effect: Effect, result: list[object]) -> AsyncGenerator[Event, None]:
-        """Return the events of ``effect``. They end when its result is in ``result``."""
+    def _perform(self, effect: Effect) -> _Performed:
+        """Return the events of ``effect``, and its result as the last item."""
         match effect:
-            case Infer(aside=False):
-                return self._infer(effect, result)
+            case Infer():
+                return self._infer_aside(effect) if effect.aside else self._infer(effect)
             case CallTools():
-                return self._call_tools(effect, result)
+                return self._call_tools(effect)
             case RunCode():
-                return self._run_code(effect, result)
+                return self._run_code(effect)
             case RunHarness():
-                return self._run_harness(effect, result)
+                return self._run_harness(effect)
+            case ReportStatus() | RecordResult():
+                return self._report(effect)
+            case SearchNotes() | StoreNote() | SetState():
+                return self._use_memory(effect)
+            case FetchPage():
+                return self._fetch_page(effect)
             case _:
-                return self._perform_unrecorded(effect, result)
+                assert_never(effect)
 
-    async def _infer(self, effect: Infer, result: list[object]) -> AsyncGenerator[Event, None]:
+    async def _infer(self, effect: Infer) -> _Performed:
         """Perform one of the agent's own model calls."""
         for event in self._begin_step():
             yield event
@@ -185,7 +204,7 @@ class DrivenTurn:
         reply = reader.reply
         self._transcript.end_step(reply)
         self._finish_reason = reply.finish_reason
-        result.append(reply)
+        yield _Result(reply)
 
     def _begin_step(self) -> Iterator[Event]:
         """Record the shown text of the step before, and begin the next one."""
@@ -202,7 +221,7 @@ class DrivenTurn:
             raise error
         return effect
 
-    async def _call_tools(self, effect: CallTools, result: list[object]) -> AsyncGenerator[Event, None]:
+    async def _call_tools(self, effect: CallTools) -> _Performed:
         given = tuple(replace(call, id="") for call in effect.calls) if self._driver.is_nested else effect.calls
         calls = self._name_calls(given)
         for recorded in self._transcript.record(effect.text, calls, FinishReason.TOOL_CALLS):
@@ -215,9 +234,9 @@ class DrivenTurn:
                     outcomes[event.outcome.call.id] = event.outcome
                 yield event
         self._outcomes = outcomes
-        result.append(tuple(outcomes[call.id] for call in calls))
+        yield _Result(tuple(outcomes[call.id] for call in calls))
 
-    async def _run_code(self, effect: RunCode, result: list[object]) -> AsyncGenerator[Event, None]:
+    async def _run_code(self, effect: RunCode) -> _Performed:
         if self._driver.open_code is None:
             raise _not_performed(effect)
         code = self._code = self._code or self._driver.open_code()
@@ -230,12 +249,12 @@ class DrivenTurn:
         async with aclosing(code.perform(effect, call, interpreter)) as items:
             async for item in items:
                 if isinstance(item, CellResult):
-                    result.append(item)
+                    yield _Result(item)
                 else:
                     self._follow(item)
                     yield item
 
-    async def _run_harness(self, effect: RunHarness, result: list[object]) -> AsyncGenerator[Event, None]:
+    async def _run_harness(self, effect: RunHarness) -> _Performed:
         if self._driver.run_harness is None:
             raise KindUnavailable("This driver runs no foreign agents. Give it a run_harness.")
         for event in self._begin_step():
@@ -243,7 +262,7 @@ class DrivenTurn:
         answer = await self._driver.run_harness(effect.spec)
         for event in self._record_foreign(tuple(foreign_outcomes(answer.tool_results))):
             yield event
-        result.append(answer)
+        yield _Result(answer)
 
     def _record_foreign(self, outcomes: tuple[ToolOutcome, ...]) -> Iterator[Event]:
         """Record calls that a foreign agent has made, with their results."""
@@ -255,24 +274,23 @@ class DrivenTurn:
             yield ToolCallStarted(call)
             yield ToolCallFinished(replace(outcome, call=call, message=replace(outcome.message, tool_call_id=call.id)))
 
-    async def _perform_unrecorded(self, effect: Effect, result: list[object]) -> AsyncGenerator[Event, None]:
-        """Perform an effect that is not part of the turn's record."""
+    async def _infer_aside(self, effect: Infer) -> _Performed:
+        """Perform a model call that is not a step of the agent."""
+        yield _Result(await infer_aside(self._driver.infer, effect, self._driver.scope.deadline))
+
+    async def _report(self, effect: ReportStatus | RecordResult) -> _Performed:
         match effect:
             case ReportStatus(detail=detail):
                 yield Status(detail)
-                result.append(None)
             case RecordResult(call_id=call_id, content=content):
                 self._check_recordable(call_id)
                 yield ResultRecorded(call_id, content)
-                result.append(None)
-            case Infer():
-                result.append(await infer_aside(self._driver.infer, effect, self._driver.scope.deadline))
-            case SearchNotes() | StoreNote() | SetState():
-                result.append(await self._use_memory(effect))
-            case FetchPage(url=url) if self._driver.fetch_page is not None:
-                result.append(await self._driver.fetch_page(url))
-            case _:
-                raise _not_performed(effect)
+        yield _Result(None)
+
+    async def _fetch_page(self, effect: FetchPage) -> _Performed:
+        if self._driver.fetch_page is None:
+            raise _not_performed(effect)
+        yield _Result(await self._driver.fetch_page(effect.url))
 
     def _check_recordable(self, call_id: str) -> None:
         """Check that the call is one of the last ones. A result that waits for a person stays as it is, because the person's
@@ -281,17 +299,18 @@ class DrivenTurn:
         if outcome is None or outcome.waiting:
             raise InternalError("The agent kind records a result that it may not change.")
 
-    async def _use_memory(self, effect: SearchNotes | StoreNote | SetState) -> object:
-        """Return the result of ``effect``. Without an operator nothing is found and nothing is kept."""
+    async def _use_memory(self, effect: SearchNotes | StoreNote | SetState) -> _Performed:
+        """Perform an effect on the operator's memory. Without an operator nothing is found and nothing is kept."""
         memory = self._driver.memory
         match effect:
             case SearchNotes():
-                return await memory.recall(effect) if memory is not None else Recalled()
+                yield _Result(await memory.recall(effect) if memory is not None else Recalled())
             case StoreNote():
-                return await memory.keep(effect) if memory is not None else effect.key or ""
-            case SetState(value=value) if memory is not None:
-                memory.set_state(value)
-        return None
+                yield _Result(await memory.keep(effect) if memory is not None else effect.key or "")
+            case SetState(value=value):
+                if memory is not None:
+                    memory.set_state(value)
+                yield _Result(None)
 
     def _name_calls(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """Return ``calls`` with ids that no other call of the turn has. Some providers number the calls of each reply from 0."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
+from typing import assert_never
 
 from spass.agents.nested_calls import NestedCalls, cancelled_outcome
 from spass.core.cost import CostTally
@@ -19,13 +20,17 @@ from spass.core.events import (
     InferenceStarted,
     MessageWritten,
     Nested,
+    RefusalDelta,
+    ResultRecorded,
+    Status,
     Token,
     ToolCallFinished,
     ToolCallStarted,
+    ToolProgress,
     TurnFinished,
     TurnStarted,
 )
-from spass.core.messages import FinishReason, Message, Role, ToolCall
+from spass.core.messages import FinishReason, Message, Role, ToolCall, ToolCallDelta
 from spass.core.time import Deadline
 from spass.redaction.log import failure_line, write_line
 
@@ -152,8 +157,10 @@ class _TurnSoFar:
                 self._nested.add(event)
             case TurnStarted():
                 self._has_started = True
-            case _:
+            case RefusalDelta() | ToolCallDelta() | ToolProgress() | ResultRecorded() | Status() | TurnFinished() | Failed():
                 pass
+            case _:
+                assert_never(event)
 
     def _record(self, message: Message) -> None:
         self._last_message = message

@@ -5,11 +5,11 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from spass.calls.scope import ForwardEvent
 from spass.core.effects import ToolOutcome
-from spass.core.events import Nested, ToolCallFinished, ToolCallStarted
+from spass.core.events import Nested, ToolCallFinished, ToolCallStarted, ToolProgress
 from spass.core.ids import ApprovalId
 from spass.core.messages import ToolCall
 from spass.tools.call_results import outcome_of_failure
@@ -42,8 +42,10 @@ class NestedCalls:
                 self._open.pop(outcome.call.id, None)
                 if outcome.waiting:
                     self._waiting.setdefault(self._outermost.get(event.parent_id, event.parent_id), []).extend(outcome.waiting)
-            case _:
+            case ToolProgress():
                 pass
+            case _:
+                assert_never(event.event)
 
     def waiting(self, call_id: str) -> tuple[ApprovalId, ...]:
         """Return the approvals that calls within the turn's call ``call_id`` wait for."""

@@ -1,10 +1,27 @@
 """Build the blocking answer of a chat from the events that a stream of chunks renders."""
 
 import time
+from typing import assert_never
 
 from spass.agents.render.chunks import AnswerHead, render_usage
 from spass.completions.answers import ChatCompletion, Choice, CompletionMessage, CompletionUsage
-from spass.core.events import Event, RefusalDelta, Token, TurnFinished
+from spass.core.events import (
+    Event,
+    Failed,
+    InferenceFinished,
+    InferenceStarted,
+    MessageWritten,
+    Nested,
+    RefusalDelta,
+    ResultRecorded,
+    Status,
+    Token,
+    ToolCallFinished,
+    ToolCallStarted,
+    ToolProgress,
+    TurnFinished,
+    TurnStarted,
+)
 from spass.core.ids import new_id
 from spass.core.messages import ToolCallDelta
 from spass.models.answers import CalledFunction, FunctionCall
@@ -29,8 +46,12 @@ class AnswerBuilder:
                 self._builder.add(ChatDelta(tool_calls=(event,)))
             case TurnFinished():
                 self._finished = event
-            case _:
+            case TurnStarted() | InferenceStarted() | InferenceFinished() | MessageWritten() | ResultRecorded() | Status():
                 pass
+            case ToolCallStarted() | ToolProgress() | ToolCallFinished() | Nested() | Failed():
+                pass
+            case _:
+                assert_never(event)
 
     def build(self) -> ChatCompletion:
         """Return the answer, once it has ended."""

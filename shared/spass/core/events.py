@@ -3,7 +3,7 @@
 from bisect import bisect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 from spass.core.cost import NO_COST, Cost
 from spass.core.effects import ToolOutcome
@@ -180,8 +180,12 @@ class Outcome:
             case TurnFinished():
                 self.usage, self.cost = event.usage, event.cost
                 self.finish_reason, self.metadata, self.model = event.finish_reason, event.metadata, event.model
-            case _:
+            case TurnStarted() | Token() | RefusalDelta() | ToolCallDelta():
                 pass
+            case ToolCallStarted() | ToolProgress() | Nested() | Status() | Failed():
+                pass
+            case _:
+                assert_never(event)
         return None
 
     def _add_message(self, message: Message) -> int:

@@ -2,10 +2,26 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import TypeAlias, assert_never, cast
 
 from spass.core.cost import Cost, cost_json
-from spass.core.events import Event, RefusalDelta, Token, TurnFinished
+from spass.core.events import (
+    Event,
+    Failed,
+    InferenceFinished,
+    InferenceStarted,
+    MessageWritten,
+    Nested,
+    RefusalDelta,
+    ResultRecorded,
+    Status,
+    Token,
+    ToolCallFinished,
+    ToolCallStarted,
+    ToolProgress,
+    TurnFinished,
+    TurnStarted,
+)
 from spass.core.messages import FinishReason, Json, TokenUsage, ToolCallDelta
 
 Chunk: TypeAlias = dict[str, Json]
@@ -51,8 +67,12 @@ class ChunkWriter:
             case TurnFinished():
                 yield from self._begin("")
                 yield from self._end(event)
-            case _:
+            case TurnStarted() | InferenceStarted() | InferenceFinished() | MessageWritten() | ResultRecorded() | Status():
                 pass
+            case ToolCallStarted() | ToolProgress() | ToolCallFinished() | Nested() | Failed():
+                pass
+            case _:
+                assert_never(event)
 
     def _begin(self, content: str | None) -> Iterator[Chunk]:
         if not self._started:

@@ -6,25 +6,30 @@ is exactly one end. The tokens of the last step, joined, are the answer. The fie
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, assert_never
 
 from spass.agents.answers import Reply, ask_metadata
 from spass.agents.render.details import calling_detail, end_detail, moving_detail, planning_detail, progress_detail
 from spass.core.cost import cost_json
 from spass.core.events import (
     Event,
+    Failed,
     InferenceFinished,
+    InferenceStarted,
     MessageWritten,
     Nested,
+    RefusalDelta,
+    ResultRecorded,
     Status,
     Token,
     ToolCallFinished,
     ToolCallStarted,
     ToolProgress,
+    TurnFinished,
     TurnStarted,
 )
 from spass.core.ids import RequestId, SessionId
-from spass.core.messages import Json, ToolCall
+from spass.core.messages import Json, ToolCall, ToolCallDelta
 from spass.core.outcome import ToolRecord, TurnOutcome
 from spass.tools.arguments import arguments_for_display
 
@@ -79,20 +84,20 @@ class EventWriter:
             case ToolCallStarted(call=call):
                 self._started += 1
                 yield _started_call(call, calling_detail(self._agent, call.name, self._started, self._calls))
-            case Nested(agent=agent, parent_id=parent_id, event=ToolCallStarted(call=call)):
-                yield _started_call(call, calling_detail(agent, call.name), agent, parent_id)
-            case ToolProgress(call_id=call_id, detail=progress) | Nested(event=ToolProgress(call_id=call_id, detail=progress)):
-                yield {**_status("executing", progress_detail(progress)), "tool_call_id": call_id, "progress": progress}
+            case ToolProgress():
+                yield _progress(item)
             case ToolCallFinished(outcome=outcome):
                 yield from _finished_call(ToolRecord.of(outcome))
-            case Nested(agent=agent, parent_id=parent_id, event=ToolCallFinished(outcome=outcome)):
-                yield from _finished_call(ToolRecord.of(outcome), agent, parent_id)
+            case Nested():
+                yield from _nested(item)
             case Status(detail=detail):
                 yield _status("executing", detail)
             case TurnOutcome():
                 yield from self._end(item)
-            case _:
+            case InferenceStarted() | RefusalDelta() | ToolCallDelta() | ResultRecorded() | TurnFinished() | Failed():
                 pass
+            case _:
+                assert_never(item)
 
     def move(self, successor: SessionId) -> StreamEvent:
         """Return the event that names the session in which the turn goes on after a compaction."""
@@ -139,6 +144,26 @@ def render_failure(error: Mapping[str, Json], request_id: str) -> tuple[StreamEv
 
 def _status(status: Literal["planning", "executing", "complete", "error"], detail: str) -> StreamEvent:
     return {"type": "status_update", "status": status, "detail": detail}
+
+
+def _progress(event: ToolProgress) -> StreamEvent:
+    """Return the event of the progress that a tool reports."""
+    detail = progress_detail(event.detail)
+    return {**_status("executing", detail), "tool_call_id": event.call_id, "progress": event.detail}
+
+
+def _nested(nested: Nested) -> Iterator[StreamEvent]:
+    """Yield the events of work within a call."""
+    agent, parent_id = nested.agent, nested.parent_id
+    match nested.event:
+        case ToolCallStarted(call=call):
+            yield _started_call(call, calling_detail(agent, call.name), agent, parent_id)
+        case ToolProgress():
+            yield _progress(nested.event)
+        case ToolCallFinished(outcome=outcome):
+            yield from _finished_call(ToolRecord.of(outcome), agent, parent_id)
+        case _:
+            assert_never(nested.event)
 
 
 def _started_call(call: ToolCall, detail: str, agent: str | None = None, parent_id: str | None = None) -> StreamEvent:

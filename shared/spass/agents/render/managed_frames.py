@@ -7,15 +7,31 @@ docs/managed.md.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, assert_never
 
 from spass.agents.render.chunks import AnswerHead
 from spass.agents.render.events import StreamName, split_token
 from spass.core.cost import cost_json
-from spass.core.events import Event, InferenceFinished, MessageWritten, Token, ToolCallFinished
+from spass.core.events import (
+    Event,
+    Failed,
+    InferenceFinished,
+    InferenceStarted,
+    MessageWritten,
+    Nested,
+    RefusalDelta,
+    ResultRecorded,
+    Status,
+    Token,
+    ToolCallFinished,
+    ToolCallStarted,
+    ToolProgress,
+    TurnFinished,
+    TurnStarted,
+)
 from spass.core.ids import RequestId, SessionId
 from spass.core.json import dump_line
-from spass.core.messages import FinishReason, Json, ToolCall
+from spass.core.messages import FinishReason, Json, ToolCall, ToolCallDelta
 from spass.core.outcome import AgentRun, TurnOutcome
 from spass.journal.frames import DONE, Frame, json_frame
 from spass.tools.arguments import arguments_for_display
@@ -68,8 +84,12 @@ class ManagedFrames:
                     "success": outcome.ok,
                 }
                 return [json_frame(result, "tool_result")]
-            case _:
+            case TurnStarted() | InferenceStarted() | RefusalDelta() | ToolCallDelta() | ToolCallStarted() | ToolProgress():
                 return ()
+            case Nested() | ResultRecorded() | Status() | TurnFinished() | Failed():
+                return ()
+            case _:
+                assert_never(event)
 
     def move(self, _successor: SessionId, /) -> Sequence[Frame]:
         """Return no frame: the stream does not name the agent's session."""
