@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from infra.routes import BINARY_MEDIA_TYPES, MIN_COMPRESSED_BYTES, ROUTE_HINTS, ROUTES, Route
 from spass.core.errors import PayloadTooLarge, RouteNotFound, SpassError, UpstreamError, UpstreamTimeout
 from spass.core.ids import RequestId, new_id
-from spass.core.page_size import event_bytes
+from spass.core.paging import event_bytes
 from spass.web.edge import normalize_path
 from spass.web.errors import error_response
 

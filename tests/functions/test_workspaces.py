@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from spass.core.page_size import PAGE_BYTES
+from spass.core.paging import PAGE_BYTES
 from tests.functions.gateway import Gateway
 from tests.functions.workspace_client import ARCHIVE, FILE, WorkspaceClient, pack
 

@@ -17,7 +17,7 @@ from spass.core.cursors import cursor_mismatch, decode_cursor, encode_cursor
 from spass.core.errors import PreviewNotSeen
 from spass.core.ids import ApprovalId, UserId
 from spass.core.json import dump_canonical
-from spass.core.page_size import PageSizeLimit
+from spass.core.paging import PageSizeLimit
 from spass.store.tenant_store import TenantStore
 
 _POSITION: Final = re.compile(r"[0-9]{1,5}\.[0-9a-f]{64}|[0-9a-f]{64}")

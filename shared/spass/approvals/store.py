@@ -3,8 +3,9 @@
 import asyncio
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from spass.approvals.answers import ApprovalPage, ApprovalView
@@ -17,11 +18,12 @@ from spass.approvals.record import (
     encode_new,
     encode_shown,
 )
-from spass.core.cursors import decode_cursor, encode_cursor
+from spass.core.cursors import decode_cursor
 from spass.core.errors import ApprovalNotFound, SessionBusy
 from spass.core.ids import ApprovalId, UserId, id_pattern
 from spass.core.json import dump_bytes
-from spass.core.page_size import PageSizeLimit
+from spass.core.paging import fill_page
+from spass.core.tasks import map_concurrently
 from spass.store import keys
 from spass.store.attributes import Item
 from spass.store.objects import ObjectMissing
@@ -35,8 +37,8 @@ _SHOWN_BYTES: Final = 300_000
 """Bytes of a preview and arguments in an item that gets a result of up to 64 KiB when it ends."""
 _POSITION: Final = re.compile(id_pattern("apr"))
 _ITEMS_PER_READ: Final = 25
-_MAX_READS: Final = 40
-"""Reads of one page. An approval may have hundreds of kilobytes, so a page of few matches may end before the list does."""
+_MOST_SKIPPED: Final = 1000
+"""Approvals that do not match, after which a page ends early: each may have hundreds of kilobytes."""
 
 
 class ApprovalWithCall(NamedTuple):
@@ -117,22 +119,22 @@ async def list_approvals(
     """
     scope = f"approvals|{store.tenant}|{user}|{status}|{session}"
     after = decode_cursor(scope, cursor, _POSITION) if cursor is not None else None
-    approvals: list[ApprovalView] = []
-    room = PageSizeLimit()
-    for _ in range(_MAX_READS):
-        found = await _read_next(store, user, after)
-        wanted = [
-            approval for approval in found if status in (None, approval.status_at(now)) and session in (None, approval.session)
-        ]
-        for approval in await asyncio.gather(*(_with_arguments(store, approval) for approval in wanted)):
-            view = ApprovalView.of(approval, now)
-            if len(approvals) == limit or not room.add(view.to_json()):
-                return ApprovalPage(approvals=approvals, next_cursor=encode_cursor(scope, approvals[-1].id))
-            approvals.append(view)
-        if len(found) < _ITEMS_PER_READ:
-            return ApprovalPage(approvals=approvals, next_cursor=None)
-        after = found[-1].id
-    return ApprovalPage(approvals=approvals, next_cursor=encode_cursor(scope, str(after)))
+    views = _views(store, user, now, after, status, session)
+    approvals, next_cursor = await fill_page(scope, views, limit, most_skipped=_MOST_SKIPPED)
+    return ApprovalPage(approvals=approvals, next_cursor=next_cursor)
+
+
+async def _views(
+    store: TenantStore, user: UserId, now: float, after: str | None, status: ApprovalStatus | None, session: str | None
+) -> AsyncGenerator[tuple[str, ApprovalView | None], None]:
+    partition = keys.approvals_partition(store.tenant, user)
+    async for items in store.table.pages(partition, after=after, size=_ITEMS_PER_READ, newest_first=True):
+        found = list(map(decode_approval, items))
+        wanted = [one for one in found if status in (None, one.status_at(now)) and session in (None, one.session)]
+        whole = await map_concurrently(partial(_with_arguments, store), wanted, limit=_ITEMS_PER_READ)
+        shown = {one.id: ApprovalView.of(one, now) for one in whole}
+        for one in found:
+            yield one.id, shown.get(one.id)
 
 
 async def read_approvals(store: TenantStore, user: UserId, ids: Sequence[ApprovalId]) -> dict[ApprovalId, Approval]:
@@ -150,12 +152,6 @@ async def _read_item(store: TenantStore, user: UserId, approval: ApprovalId) -> 
     if item is None:
         raise ApprovalNotFound("You have no such approval.", param="approval_id")
     return item
-
-
-async def _read_next(store: TenantStore, user: UserId, after: str | None) -> list[Approval]:
-    partition = keys.approvals_partition(store.tenant, user)
-    items = await store.table.query(partition, after=after, limit=_ITEMS_PER_READ, newest_first=True)
-    return [decode_approval(item) for item in items]
 
 
 async def _with_arguments(store: TenantStore, approval: Approval) -> Approval:

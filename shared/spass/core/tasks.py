@@ -1,8 +1,11 @@
-"""Run coroutines concurrently until the first failure."""
+"""Run coroutines concurrently, until the first failure."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 async def run_concurrently(works: Sequence[Coroutine[Any, Any, object]]) -> None:
@@ -16,3 +19,17 @@ async def run_concurrently(works: Sequence[Coroutine[Any, Any, object]]) -> None
                 group.create_task(work)
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
+
+
+async def map_concurrently(call: Callable[[S], Awaitable[T]], values: Iterable[S], *, limit: int) -> list[T]:
+    """Await ``call`` for each of ``values``, at most ``limit`` at the same time, and return the results in order. When one fails,
+    cancel the others, wait for their end, and raise the first failure."""
+    free = asyncio.Semaphore(limit)
+    results: dict[int, T] = {}
+
+    async def call_limited(number: int, value: S) -> None:
+        async with free:
+            results[number] = await call(value)
+
+    await run_concurrently([call_limited(number, value) for number, value in enumerate(values)])
+    return [results[number] for number in range(len(results))]

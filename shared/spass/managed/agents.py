@@ -4,15 +4,17 @@ import asyncio
 import random
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spass.calls.scope import Scope
-from spass.core.cursors import decode_cursor, encode_cursor
+from spass.core.cursors import decode_cursor
 from spass.core.errors import InvalidRequest, NoBackendAvailable, SpassError, StorageUnavailable
-from spass.core.ids import AgentName, ManagedAgentId, id_pattern, new_id
-from spass.core.page_size import PageSizeLimit
+from spass.core.ids import AgentName, ManagedAgentId, UserId, id_pattern, new_id
+from spass.core.paging import fill_page
+from spass.core.tasks import map_concurrently
 from spass.core.time import Clock, Deadline, timestamp
 from spass.managed.answers import ManagedAgentPage, ManagedAgentView
 from spass.managed.lookup import check_not_paused, find_agent, read_agent
@@ -142,22 +144,10 @@ class ManagedAgents:
             StorageUnavailable: the table does not answer.
         """
         store, owner = scope.store, scope.caller.owner
-        cursor_scope = f"managed|{store.tenant}|{owner}"
-        after = ManagedAgentId(decode_cursor(cursor_scope, cursor, _POSITION)) if cursor is not None else None
-        agents: list[ManagedAgentView] = []
-        room = PageSizeLimit()
-        while True:
-            ids = await self._ids_after(scope, after)
-            for found in await asyncio.gather(*(find_agent(store, agent) for agent in ids)):
-                if found is None or found.deleted_at is not None:
-                    continue
-                view = ManagedAgentView.of(found)
-                if len(agents) == limit or not room.add(view.to_json()):
-                    return ManagedAgentPage(agents=agents, next_cursor=encode_cursor(cursor_scope, agents[-1].id))
-                agents.append(view)
-            if len(ids) < _READS_AT_ONCE:
-                return ManagedAgentPage(agents=agents, next_cursor=None)
-            after = ids[-1]
+        list_scope = f"managed|{store.tenant}|{owner}"
+        after = ManagedAgentId(decode_cursor(list_scope, cursor, _POSITION)) if cursor is not None else None
+        agents, next_cursor = await fill_page(list_scope, self._views(store, owner, after), limit)
+        return ManagedAgentPage(agents=agents, next_cursor=next_cursor)
 
     async def patch(self, scope: Scope, agent_id: ManagedAgentId, body: "PatchManagedAgent") -> ManagedAgent:
         """Change an agent for its next run, and return it.
@@ -279,16 +269,21 @@ class ManagedAgents:
         except SpassError as error:
             write_line({**failure_line(error, ""), "event": "schedule_not_applied", "agent": agent.id})
 
-    async def _ids_after(self, scope: Scope, after: ManagedAgentId | None) -> list[ManagedAgentId]:
-        store, owner = scope.store, scope.caller.owner
-        items = await store.table.query(
+    async def _views(
+        self, store: TenantStore, owner: UserId, after: ManagedAgentId | None
+    ) -> AsyncGenerator[tuple[str, ManagedAgentView | None], None]:
+        pages = store.table.pages(
             keys.user_managed_partition(store.tenant, owner),
             prefix=keys.USER_MANAGED_PREFIX,
             after=keys.user_managed(store.tenant, owner, after).sk if after is not None else None,
-            limit=_READS_AT_ONCE,
+            size=_READS_AT_ONCE,
             newest_first=True,
         )
-        return [ManagedAgentId(str(item["sk"]).removeprefix(keys.USER_MANAGED_PREFIX)) for item in items]
+        async for items in pages:
+            ids = [ManagedAgentId(str(item["sk"]).removeprefix(keys.USER_MANAGED_PREFIX)) for item in items]
+            agents = await map_concurrently(partial(find_agent, store), ids, limit=_READS_AT_ONCE)
+            for agent_id, agent in zip(ids, agents, strict=True):
+                yield agent_id, ManagedAgentView.of(agent) if agent is not None and agent.deleted_at is None else None
 
 
 def _open_schedule(store: TenantStore, agent: ManagedAgent) -> Put:

@@ -6,14 +6,14 @@ Every new message takes its number from the counter as a condition, so no two me
 import asyncio
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from spass.core.cursors import decode_cursor, encode_cursor
+from spass.core.cursors import decode_cursor
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import ManagedAgentId, MessageId, RunId, new_id, random_suffix
-from spass.core.page_size import PageSizeLimit
+from spass.core.paging import fill_page
 from spass.core.time import timestamp
 from spass.managed.answers import MessagePage, MessageView
 from spass.managed.lookup import agent_not_found, check_not_paused, current_agent
@@ -171,17 +171,18 @@ async def page(store: TenantStore, agent: ManagedAgentId, cursor: str | None, li
     """
     scope = f"mailbox|{store.tenant}|{agent}"
     seq = int(decode_cursor(scope, cursor, _POSITION)) if cursor is not None else 0
-    found = Pending([], keys.managed_message(store.tenant, agent, seq).sk)
-    messages: list[MessageView] = []
-    room = PageSizeLimit()
-    while found.after is not None:
-        found = await _read_items(store, agent, found.after, min(_ITEMS_PER_READ, limit + 1 - len(messages)))
-        for message in await _decode_all(store, found.items):
-            view = MessageView.of(message)
-            if len(messages) == limit or not room.add(view.to_json()):
-                return MessagePage(messages=messages, next_cursor=encode_cursor(scope, str(messages[-1].seq)))
-            messages.append(view)
-    return MessagePage(messages=messages, next_cursor=None)
+    size = min(_ITEMS_PER_READ, limit + 1)
+    messages, next_cursor = await fill_page(scope, _views(store, agent, seq, size), limit)
+    return MessagePage(messages=messages, next_cursor=next_cursor)
+
+
+async def _views(
+    store: TenantStore, agent: ManagedAgentId, after: int, size: int
+) -> AsyncGenerator[tuple[str, MessageView], None]:
+    partition, start = keys.managed_partition(store.tenant, agent), keys.managed_message(store.tenant, agent, after).sk
+    async for items in store.table.pages(partition, prefix=keys.MESSAGE_PREFIX, after=start, size=size):
+        for message in await _decode_all(store, items):
+            yield str(message.seq), MessageView.of(message)
 
 
 def accepts_work() -> Condition:

@@ -4,9 +4,9 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from spass.core.cursors import decode_cursor, encode_cursor
+from spass.core.cursors import decode_cursor
 from spass.core.ids import ManagedAgentId, RunId, id_pattern, random_suffix
-from spass.core.page_size import PageSizeLimit
+from spass.core.paging import fill_page
 from spass.core.time import epoch_s, timestamp
 from spass.journal.head import read_head, stream_digest
 from spass.managed.answers import RunPage, RunView
@@ -91,17 +91,12 @@ async def page(store: TenantStore, agent: ManagedAgentId, cursor: str | None, li
     scope = f"runs|{store.tenant}|{agent}"
     last = RunId(decode_cursor(scope, cursor, _POSITION)) if cursor is not None else None
     after = keys.managed_run(store.tenant, agent, last).sk if last is not None else None
-    partition = keys.managed_partition(store.tenant, agent)
-    items = await store.table.query(partition, prefix=keys.RUN_PREFIX, after=after, limit=limit + 1, newest_first=True)
-    runs: list[RunView] = []
-    room = PageSizeLimit()
-    for item in items[:limit]:
-        view = RunView.of(decode(Run, item))
-        if not room.add(view.to_json()):
-            break
-        runs.append(view)
-    more = len(items) > len(runs)
-    return RunPage(runs=runs, next_cursor=encode_cursor(scope, runs[-1].id) if more else None)
+    pages = store.table.pages(
+        keys.managed_partition(store.tenant, agent), prefix=keys.RUN_PREFIX, after=after, size=limit + 1, newest_first=True
+    )
+    views = ((run.id, RunView.of(run)) async for items in pages for run in (decode(Run, item) for item in items))
+    runs, next_cursor = await fill_page(scope, views, limit)
+    return RunPage(runs=runs, next_cursor=next_cursor)
 
 
 async def settle_lost(store: TenantStore, agent: ManagedAgent, now: float) -> bool:

@@ -4,12 +4,12 @@ An agent's objects are in one folder and are deleted with the agent. Nothing rea
 sweep removes it. The name of an object says where its item would be.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from spass.core.ids import ManagedAgentId, MessageId, RunId, random_suffix
 from spass.core.json import encode_utf8
+from spass.core.tasks import map_concurrently
 from spass.core.time import Timestamp, epoch_s
 from spass.store import keys
 from spass.store.attributes import Value
@@ -76,16 +76,12 @@ async def load_texts(store: TenantStore, items: Sequence[Mapping[str, Value]]) -
         ObjectMissing: the agent is being deleted.
         StorageUnavailable: the bucket does not answer.
     """
-    limit = asyncio.Semaphore(_READS_AT_ONCE)
 
     async def load(item: Mapping[str, Value]) -> str:
         key = text_object(item)
-        if key is None:
-            return str(item.get(_TEXT, ""))
-        async with limit:
-            return (await store.objects.get(key)).decode()
+        return str(item.get(_TEXT, "")) if key is None else (await store.objects.get(key)).decode()
 
-    return await asyncio.gather(*map(load, items))
+    return await map_concurrently(load, items, limit=_READS_AT_ONCE)
 
 
 async def has_item(store: TenantStore, agent: ManagedAgentId, text: ObjectSummary) -> bool:

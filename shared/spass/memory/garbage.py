@@ -22,13 +22,11 @@ async def remove_garbage(store: TenantStore, operator: Operator) -> bool:
         StorageUnavailable: some notes may stay; repeat the call.
     """
     partition = keys.operator_partition(store.tenant, operator.user, operator.id)
-    after: str | None = None
     found = False
-    while items := await store.table.query(partition, prefix=keys.NOTE_PREFIX, after=after, limit=_NOTES_PER_BATCH):
+    async for items in store.table.pages(partition, prefix=keys.NOTE_PREFIX, size=_NOTES_PER_BATCH):
         state = await read_state(store, operator)
         present = state.generation if state is not None else None
         garbage = [keys.Key(partition, str(item["sk"])) for item in items if item["generation"] != present]
         await run_concurrently([store.table.write(Delete(key)) for key in garbage])
         found |= bool(garbage)
-        after = str(items[-1]["sk"])
     return found

@@ -5,7 +5,7 @@ from typing import Final
 
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import OperatorNotFound
-from spass.core.page_size import PageSizeLimit
+from spass.core.paging import PageSizeLimit
 from spass.memory.notes import StoredNote
 from spass.memory.operator import Operator
 from spass.memory.state import OperatorState, read_state

@@ -4,18 +4,18 @@ A call is counted if the model answered, began to answer, or may have billed an 
 Rows are stored for 400 days. A reset changes only what the report shows: the cost of the month still counts for the budget.
 """
 
-import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Final, Literal, TypeAlias, cast
 
 from spass.core.cost import decimal_text
 from spass.core.errors import InvalidRequest
 from spass.core.ids import AgentName, TenantId
-from spass.core.tasks import run_concurrently
+from spass.core.tasks import map_concurrently, run_concurrently
 from spass.core.time import now
 from spass.store import keys
 from spass.store.attributes import Item, Value
@@ -106,13 +106,12 @@ async def reset(store: TenantStore, agent: AgentName | None = None) -> int:
         StorageUnavailable: the table does not answer; some rows may be reset.
     """
     first, last = _days(UsageQuery())
-    slots = asyncio.Semaphore(_CONCURRENCY)
     count = 0
 
     async def reset_rows(page: list[Item]) -> None:
         nonlocal count
         rows = _rows_of(page, agent)
-        await run_concurrently([_reset_row(store, row, slots) for row in rows])
+        await map_concurrently(partial(_reset_row, store), rows, limit=_CONCURRENCY)
         count += len(rows)
 
     await _each_page(store, first, last, reset_rows)
@@ -164,22 +163,21 @@ def _total(sums: Mapping[str, int]) -> UsageTotal:
     )
 
 
-async def _reset_row(store: TenantStore, row: Item, slots: asyncio.Semaphore) -> None:
+async def _reset_row(store: TenantStore, row: Item) -> None:
     """Reset by compare-and-swap: a call that ends meanwhile is counted before or after the reset, as a whole."""
-    async with slots:
-        while row["requests"]:  # 0 after another reset, or after this one if its reply was lost
-            update = Update(
-                Key(cast(str, row["pk"]), cast(str, row["sk"])),
-                set=dict.fromkeys(_SUMS, 0),
-                add={"cost_before_reset": row["cost"]},
-                when=AllOf(tuple(Equals(name, row[name]) for name in _SUMS)),
-            )
-            try:
-                await store.table.write(update)
-            except ConditionFailed as failure:
-                row = failure.item or {"requests": 0}
-            else:
-                return
+    while row["requests"]:  # 0 after another reset, or after this one if its reply was lost
+        update = Update(
+            Key(cast(str, row["pk"]), cast(str, row["sk"])),
+            set=dict.fromkeys(_SUMS, 0),
+            add={"cost_before_reset": row["cost"]},
+            when=AllOf(tuple(Equals(name, row[name]) for name in _SUMS)),
+        )
+        try:
+            await store.table.write(update)
+        except ConditionFailed as failure:
+            row = failure.item or {"requests": 0}
+        else:
+            return
 
 
 def _days(query: UsageQuery) -> tuple[date, date]:
@@ -208,12 +206,8 @@ async def _each_page(store: TenantStore, first: date, last: date, work: Callable
     await run_concurrently([read_months() for _ in range(_CONCURRENCY)])
 
 
-async def _month(store: TenantStore, month: str, after: str | None = None) -> AsyncIterator[list[Item]]:
-    while page := await store.table.query(keys.usage_partition(store.tenant, month), after=after, limit=_PAGE_ROWS):
-        yield page
-        if len(page) < _PAGE_ROWS:
-            return
-        after = cast(str, page[-1]["sk"])
+def _month(store: TenantStore, month: str, after: str | None = None) -> AsyncIterator[list[Item]]:
+    return store.table.pages(keys.usage_partition(store.tenant, month), after=after, size=_PAGE_ROWS)
 
 
 def _months(first: date, last: date) -> Iterator[str]:

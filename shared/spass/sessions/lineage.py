@@ -9,7 +9,7 @@ from pydantic import WithJsonSchema
 
 from spass.calls.scope import Scope
 from spass.core.ids import AgentName, SessionId, UserId
-from spass.core.page_size import PageSizeLimit
+from spass.core.paging import PageSizeLimit
 from spass.sessions.compaction.summary_record import SummaryRecord, read_summary
 from spass.sessions.session import Session, SessionView, decode_session, read_session
 from spass.store import keys

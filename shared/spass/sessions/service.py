@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from spass.calls.scope import Scope
 from spass.calls.worker_thread import run_in_worker_thread
-from spass.core.cursors import decode_cursor, encode_cursor
+from spass.core.cursors import decode_cursor
 from spass.core.errors import LimitExceeded, SessionArchived, SessionNotFound
 from spass.core.ids import AgentName, SessionId, WorkspaceId, id_pattern, new_id
 from spass.core.messages import Message
 from spass.core.outcome import TurnOutcome
+from spass.core.paging import fill_page
 from spass.core.time import Clock, timestamp
 from spass.memory.operator import Operator
 from spass.sessions.conversation import Conversation, open_session
@@ -78,17 +79,16 @@ class Sessions:
         cursor_scope = f"sessions|{store.tenant}|{user}|{agent}"
         last = SessionId(decode_cursor(cursor_scope, cursor, _POSITION)) if cursor is not None else None
         after = keys.user_session(store.tenant, user, agent, last).sk if last is not None else None
-        items = await store.table.query(
+        pages = store.table.pages(
             keys.user_sessions_partition(store.tenant, user, agent),
             prefix=keys.USER_SESSION_PREFIX,
             after=after,
-            limit=limit + 1,
+            size=limit + 1,
             newest_first=True,
         )
-        sessions = [SessionView.of(decode_session(item)) for item in items[:limit]]
-        return SessionPage(
-            sessions=sessions, next_cursor=encode_cursor(cursor_scope, sessions[-1].id) if len(items) > limit else None
-        )
+        views = ((str(item["id"]), SessionView.of(decode_session(item))) async for items in pages for item in items)
+        sessions, next_cursor = await fill_page(cursor_scope, views, limit)
+        return SessionPage(sessions=sessions, next_cursor=next_cursor)
 
     async def get(self, scope: Scope, agent: AgentName, session: SessionId) -> Session:
         """Return a session of the user with ``agent``.

@@ -37,10 +37,5 @@ async def sweep_bodies(store: TenantStore, at: int, deadline: Deadline) -> int:
 
 
 async def _referenced_keys(store: TenantStore, session: SessionId) -> set[str]:
-    partition = keys.session_partition(store.tenant, session)
-    referenced: set[str] = set()
-    after: str | None = None
-    while items := await store.table.query(partition, prefix=keys.TURN_PREFIX, after=after, limit=_TURNS_PER_READ):
-        referenced |= {key for item in items if (key := stored_overflow_key(item))}
-        after = str(items[-1]["sk"])
-    return referenced
+    pages = store.table.pages(keys.session_partition(store.tenant, session), prefix=keys.TURN_PREFIX, size=_TURNS_PER_READ)
+    return {key async for items in pages for item in items if (key := stored_overflow_key(item))}

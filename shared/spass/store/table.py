@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -154,6 +154,31 @@ class GuardedTable:
             after = page.last
             if after is None or (limit is not None and len(items) >= limit):
                 return items
+
+    async def pages(
+        self,
+        partition: str,
+        *,
+        size: int,
+        prefix: str = "",
+        after: str | None = None,
+        newest_first: bool = False,
+        consistent: bool = True,
+    ) -> AsyncIterator[list[Item]]:
+        """Yield the items of a ``Query`` in lists of ``size``, of which the last may be shorter. Each costs one call.
+
+        Raises:
+            StorageUnavailable: AWS throttled all retries or was unreachable.
+        """
+        while True:
+            items = await self.query(
+                partition, prefix=prefix, after=after, limit=size, newest_first=newest_first, consistent=consistent
+            )
+            if items:
+                yield items
+            if len(items) < size:
+                return
+            after = str(items[-1]["sk"])
 
     async def write(self, write: Put | Update | Delete) -> Item | None:
         """Do one idempotent write. Return the item after an Update, the item before a Delete, None for a Put.

@@ -8,7 +8,7 @@ import anyio.to_thread
 from spass.core.errors import WorkspaceLimit
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
-from spass.core.page_size import PageSizeLimit
+from spass.core.paging import PageSizeLimit
 from spass.tools.agent_workspace import NOT_TEXT, AgentWorkspace
 from spass.tools.base import ToolError
 from spass.tools.results import MAX_RESULT_BYTES, MAX_RICH_BYTES

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from spass.core.cursors import cursor_mismatch, decode_cursor, encode_cursor
 from spass.core.errors import InvalidPath, WorkspaceFileNotFound
 from spass.core.ids import WorkspaceId
-from spass.core.page_size import PageSizeLimit
+from spass.core.paging import PageSizeLimit, fill_page
 from spass.store.tenant_store import TenantStore
 from spass.workspaces.answers import Entry, TreePage, VersionPage, VersionSummary, WorkspacePage, WorkspaceSummary
 from spass.workspaces.head import list_heads, read_live_head
@@ -32,18 +32,10 @@ async def read_workspaces(store: TenantStore, cursor: str | None, limit: int) ->
     """
     owner = f"workspaces:{store.tenant}"
     after = decode_cursor(owner, cursor) if cursor is not None else None
-    summaries: list[WorkspaceSummary] = []
-    deleted = 0
-    async for workspace_id, head in list_heads(store, after=after, page_size=max(limit + 1, _MIN_PAGE_SIZE)):
-        if not head.exists:
-            deleted += 1
-            if deleted == MAX_DELETED:
-                return WorkspacePage(workspaces=tuple(summaries), next_cursor=encode_cursor(owner, workspace_id))
-        elif len(summaries) == limit:
-            return WorkspacePage(workspaces=tuple(summaries), next_cursor=encode_cursor(owner, summaries[-1].id))
-        else:
-            summaries.append(WorkspaceSummary.of(workspace_id, head))
-    return WorkspacePage(workspaces=tuple(summaries), next_cursor=None)
+    heads = list_heads(store, after=after, page_size=max(limit + 1, _MIN_PAGE_SIZE))
+    views = ((name, WorkspaceSummary.of(name, head) if head.exists else None) async for name, head in heads)
+    workspaces, next_cursor = await fill_page(owner, views, limit, most_skipped=MAX_DELETED)
+    return WorkspacePage(workspaces=tuple(workspaces), next_cursor=next_cursor)
 
 
 async def read_versions(store: TenantStore, workspace_id: WorkspaceId, cursor: str | None, limit: int) -> VersionPage:

@@ -7,7 +7,7 @@ import anyio.to_thread
 
 from spass.core.errors import InvalidRequest, VersionNotFound
 from spass.core.ids import WorkspaceId
-from spass.core.page_size import PageSizeLimit
+from spass.core.paging import PageSizeLimit
 from spass.store.tenant_store import TenantStore
 from spass.workspaces.answers import ComparedFile, Comparison
 from spass.workspaces.diff import DiffLimit

@@ -84,14 +84,11 @@ async def list_heads(
 ) -> AsyncIterator[tuple[WorkspaceId, WorkspaceHead]]:
     """Yield the tenant's workspaces in the order of their ids, deleted ones included. Begin after the id ``after``, and read
     ``page_size`` heads with each query."""
-    while True:
-        start = None if after is None else WORKSPACE_PREFIX + after
-        items = await store.table.query(workspaces_partition(store.tenant), prefix=WORKSPACE_PREFIX, after=start, limit=page_size)
+    start = None if after is None else WORKSPACE_PREFIX + after
+    pages = store.table.pages(workspaces_partition(store.tenant), prefix=WORKSPACE_PREFIX, after=start, size=page_size)
+    async for items in pages:
         for item in items:
-            after = str(item["sk"]).removeprefix(WORKSPACE_PREFIX)
-            yield WorkspaceId(after), _decode(item)
-        if len(items) < page_size:
-            return
+            yield WorkspaceId(str(item["sk"]).removeprefix(WORKSPACE_PREFIX)), _decode(item)
 
 
 def swap_write(tenant: TenantId, workspace_id: WorkspaceId, before: WorkspaceHead, after: WorkspaceHead) -> Update:

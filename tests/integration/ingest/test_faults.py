@@ -5,9 +5,9 @@ import pytest
 from spass.aws.clients import Aws
 from spass.core.errors import SpassError
 from spass.core.ids import IndexId
+from spass.core.tasks import map_concurrently
 from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import NewDocument
-from spass.rag.index.objects import map_limited
 from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.ingest.conftest import Clock
@@ -73,7 +73,7 @@ async def test_a_file_is_ingested_once_with_a_fault_in_any_call(harness: IngestH
         assert await harness.texts(index) == BEFORE | NEW, where
         assert (await describe_index(harness.scope, index)).version == 3, where
 
-    await map_limited(lambda point: fail_at(*point), enumerate(points), limit=6)
+    await map_concurrently(lambda point: fail_at(*point), enumerate(points), limit=6)
     assert len(points) > 15
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from spass.core import page_size as pages
+from spass.core import paging as pages
 from spass.core.errors import SessionAgentMismatch, SessionNotFound, UserIdRequired
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.messages import Json

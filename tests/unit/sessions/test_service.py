@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pydantic import ValidationError
 
-from spass.core import page_size as pages
+from spass.core import paging as pages
 from spass.core.cursors import encode_cursor
 from spass.core.errors import InvalidRequest, SessionAgentMismatch, SessionArchived, SessionNotFound, SpassError
 from spass.core.ids import AgentName, SessionId

@@ -9,7 +9,7 @@ import pytest
 
 from functions.meta.docs import router as docs
 from functions.meta.docs_file import router as docs_file
-from spass.core.page_size import event_bytes
+from spass.core.paging import event_bytes
 from spass.web.app import create_app
 from spass.web.services import Services
 

@@ -3,8 +3,9 @@
 from typing import Final
 
 from spass.calls.scope import Scope
-from spass.core.cursors import decode_cursor, encode_cursor
+from spass.core.cursors import decode_cursor
 from spass.core.ids import IndexId
+from spass.core.paging import fill_page
 from spass.rag.index.answers import IndexPage, IndexSummary
 from spass.rag.index.manifest import index_not_found, list_manifests, read_manifest
 
@@ -23,18 +24,10 @@ async def read_indices(scope: Scope, cursor: str | None = None, limit: int = DEF
     """
     owner = f"indices:{scope.store.tenant}"
     after = decode_cursor(owner, cursor) if cursor is not None else None
-    summaries: list[IndexSummary] = []
-    deleted = 0
-    async for index, manifest in list_manifests(scope.store, after=after, page_size=max(limit + 1, _MIN_PAGE_SIZE)):
-        if not manifest.exists:
-            deleted += 1
-            if deleted == MAX_DELETED:
-                return IndexPage(indices=tuple(summaries), next_cursor=encode_cursor(owner, index))
-        elif len(summaries) == limit:
-            return IndexPage(indices=tuple(summaries), next_cursor=encode_cursor(owner, summaries[-1].id))
-        else:
-            summaries.append(IndexSummary.of(index, manifest))
-    return IndexPage(indices=tuple(summaries), next_cursor=None)
+    manifests = list_manifests(scope.store, after=after, page_size=max(limit + 1, _MIN_PAGE_SIZE))
+    views = ((index, IndexSummary.of(index, found) if found.exists else None) async for index, found in manifests)
+    indices, next_cursor = await fill_page(owner, views, limit, most_skipped=MAX_DELETED)
+    return IndexPage(indices=tuple(indices), next_cursor=next_cursor)
 
 
 async def describe_index(scope: Scope, index_id: IndexId) -> IndexSummary:

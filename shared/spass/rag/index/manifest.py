@@ -152,14 +152,10 @@ async def list_manifests(
 ) -> AsyncIterator[tuple[IndexId, Manifest]]:
     """Yield the tenant's indices in the order of their ids, deleted ones included. Begin after the id ``after``, and read
     ``page_size`` manifests with each query."""
-    while True:
-        start = None if after is None else RAG_INDEX_PREFIX + after
-        items = await store.table.query(rag_partition(store.tenant), prefix=RAG_INDEX_PREFIX, after=start, limit=page_size)
+    start = None if after is None else RAG_INDEX_PREFIX + after
+    async for items in store.table.pages(rag_partition(store.tenant), prefix=RAG_INDEX_PREFIX, after=start, size=page_size):
         for item in items:
-            after = str(item["sk"]).removeprefix(RAG_INDEX_PREFIX)
-            yield IndexId(after), decode_manifest(item)
-        if len(items) < page_size:
-            return
+            yield IndexId(str(item["sk"]).removeprefix(RAG_INDEX_PREFIX)), decode_manifest(item)
 
 
 def index_not_found(index_id: IndexId) -> IndexNotFound:

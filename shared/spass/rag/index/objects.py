@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from spass.core.ids import IndexId
@@ -274,20 +274,3 @@ def _group_adjacent(spans: Sequence[tuple[int, int]]) -> list[list[tuple[int, in
         else:
             groups.append([span])
     return groups
-
-
-async def map_limited(call: Callable[[S], Awaitable[T]], values: Iterable[S], *, limit: int) -> list[T]:
-    """Await ``call`` for each of ``values``, at most ``limit`` at the same time, and return the results in order. If one fails,
-    the others are cancelled, so that their results do not use memory."""
-    free = asyncio.Semaphore(limit)
-
-    async def call_limited(value: S) -> T:
-        async with free:
-            return await call(value)
-
-    tasks = [asyncio.ensure_future(call_limited(value)) for value in values]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from spass.core.errors import InternalError
+from spass.core.tasks import map_concurrently
 from spass.core.time import now_s
-from spass.rag.index.objects import map_limited
 from spass.rag.ingest.lease import Receiver
 from spass.rag.ingest.plan import PartRange, Position, UploadError
 from spass.rag.ingest.upload_record import KEEP_SECONDS, MAX_ERRORS, UploadRecord, decode_errors
@@ -50,7 +50,7 @@ async def put_parts(store: TenantStore, record: UploadRecord, parts: Sequence[Pa
         with suppress(ConditionFailed):
             await store.table.write(Put(part_key(store, record, number), attributes, ITEM_ABSENT | Absent("owner")))
 
-    await map_limited(put, enumerate(parts), limit=_MAX_CONCURRENT_PUTS)
+    await map_concurrently(put, enumerate(parts), limit=_MAX_CONCURRENT_PUTS)
 
 
 async def lease_part(store: TenantStore, record: UploadRecord, number: int, receiver: Receiver) -> PartRecord:
@@ -73,14 +73,12 @@ async def lease_part(store: TenantStore, record: UploadRecord, number: int, rece
 async def first_errors(store: TenantStore, record: UploadRecord) -> list[UploadError]:
     """Return the first ``MAX_ERRORS`` errors of the file, in the order of lines."""
     errors: list[UploadError] = []
-    after: str | None = None
-    while record.failed and len(errors) < MAX_ERRORS:
+    if record.failed:
         partition, prefix = keys.uploads_partition(store.tenant, record.index), keys.upload_part_prefix(record.id)
-        items = await store.table.query(partition, prefix=prefix, after=after, limit=_ITEMS_PER_QUERY)
-        errors += [error for item in items for error in decode_errors(item)]
-        if len(items) < _ITEMS_PER_QUERY:
-            break
-        after = str(items[-1]["sk"])
+        async for items in store.table.pages(partition, prefix=prefix, size=_ITEMS_PER_QUERY):
+            errors += [error for item in items for error in decode_errors(item)]
+            if len(errors) >= MAX_ERRORS:
+                break
     return errors[:MAX_ERRORS]
 
 

@@ -36,12 +36,11 @@ async def sweep_uploads(store: TenantStore, now_s: int, deadline: Deadline) -> S
     abandoned = resent = 0
     in_work: set[str] = set()
     for index in await store.uploads.folders():
-        after: str | None = None
-        while deadline.remaining():
-            partition = keys.uploads_partition(store.tenant, IndexId(index))
-            items = await store.table.query(
-                partition, prefix=keys.UPLOAD_PREFIX, after=after, limit=_ITEMS_PER_QUERY, consistent=False
-            )
+        if not deadline.remaining():
+            break
+        partition = keys.uploads_partition(store.tenant, IndexId(index))
+        pages = store.table.pages(partition, prefix=keys.UPLOAD_PREFIX, size=_ITEMS_PER_QUERY, consistent=False)
+        async for items in pages:
             for record in map(record_of, items):
                 in_work |= names_of(record) if record.in_work(now_s) else set()
                 if record.abandoned(now_s):
@@ -50,9 +49,8 @@ async def sweep_uploads(store: TenantStore, now_s: int, deadline: Deadline) -> S
                 elif record.message_lost(now_s):
                     await _resend(store, record)
                     resent += 1
-            if len(items) < _ITEMS_PER_QUERY:
+            if not deadline.remaining():
                 break
-            after = str(items[-1]["sk"])
     if deadline.remaining():
         await _repair_line(store, in_work)
     return SweptUploads(abandoned, resent)

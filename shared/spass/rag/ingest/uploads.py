@@ -1,16 +1,16 @@
 """The uploads of a tenant: create the form that sends a file, and show the progress of its ingest."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated, Final, Protocol
 from unicodedata import category
 
 from pydantic import Field
 
 from spass.calls.scope import Scope
-from spass.core.cursors import decode_cursor, encode_cursor
+from spass.core.cursors import decode_cursor
 from spass.core.errors import InvalidRequest
 from spass.core.ids import IndexId, UploadId, new_id
-from spass.core.page_size import PageSizeLimit
+from spass.core.paging import fill_page
 from spass.core.time import epoch_s, now, now_s, timestamp
 from spass.rag.index.documents import MAX_UPLOAD_BYTES
 from spass.rag.index.embedding_model import EmbeddingModel, check_model
@@ -141,24 +141,21 @@ class Uploads:
         """
         owner = f"uploads:{scope.store.tenant}:{index_id}"
         last = decode_cursor(owner, cursor) if cursor is not None else None
-        page = PageSizeLimit()
-        shown: list[Upload] = []
-        while True:
-            items = await scope.store.table.query(
-                keys.uploads_partition(scope.store.tenant, index_id),
-                prefix=keys.UPLOAD_PREFIX,
-                after=None if last is None else keys.UPLOAD_PREFIX + last,
-                limit=_ITEMS_PER_QUERY,
-                newest_first=True,
-            )
-            for record in map(record_of, items):
-                upload = await _upload_of(scope.store, record)
-                if len(shown) == limit or not page.add(upload.to_json()):
-                    return UploadPage(uploads=tuple(shown), next_cursor=encode_cursor(owner, shown[-1].id))
-                shown.append(upload)
-                last = upload.id
-            if len(items) < _ITEMS_PER_QUERY:
-                return UploadPage(uploads=tuple(shown), next_cursor=None)
+        uploads, next_cursor = await fill_page(owner, _views(scope.store, index_id, last), limit)
+        return UploadPage(uploads=tuple(uploads), next_cursor=next_cursor)
+
+
+async def _views(store: TenantStore, index_id: IndexId, last: str | None) -> AsyncGenerator[tuple[str, Upload], None]:
+    pages = store.table.pages(
+        keys.uploads_partition(store.tenant, index_id),
+        prefix=keys.UPLOAD_PREFIX,
+        after=None if last is None else keys.UPLOAD_PREFIX + last,
+        size=_ITEMS_PER_QUERY,
+        newest_first=True,
+    )
+    async for items in pages:
+        for record in map(record_of, items):
+            yield record.id, await _upload_of(store, record)
 
 
 def _check_file(filename: str, size: int) -> None:

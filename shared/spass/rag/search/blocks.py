@@ -8,13 +8,14 @@ from typing import Final, NamedTuple
 
 import anyio.to_thread
 
+from spass.core.tasks import map_concurrently
 from spass.core.time import now
 from spass.rag.index.cache import Body
 from spass.rag.index.codes import Codes, decode_codes, encode_block, quantize
 from spass.rag.index.filters import Filter
 from spass.rag.index.large_pages import in_large_pages
 from spass.rag.index.manifest import CODED, Segment, has_codes
-from spass.rag.index.objects import CODES, Block, SegmentObjects, code_blocks, map_limited, vector_blocks
+from spass.rag.index.objects import CODES, Block, SegmentObjects, code_blocks, vector_blocks
 from spass.rag.index.segments import decode_rows
 from spass.rag.search.code_scan import CodeBlock
 from spass.rag.search.filter_warnings import FieldTypes
@@ -56,7 +57,7 @@ class BlockReader:
         does."""
         segments = self.segments
         filtered = [n for n, segment in enumerate(segments) if filter_ is not None or segment.deleted_rows]
-        selections = await map_limited(
+        selections = await map_concurrently(
             lambda n: select(self.objects, segments[n], filter_, types), filtered, limit=MAX_CONCURRENT_READS
         )
         selected = dict(zip(filtered, selections, strict=True))
@@ -157,7 +158,7 @@ class BlockReader:
             return await anyio.to_thread.run_sync(quantize, vectors)
 
         parts = [part for part in vector_blocks(segment, self.dimensions) if block.first <= part.first < block.first + block.rows]
-        return encode_block(await map_limited(quantized, parts, limit=_MAX_VECTOR_READS))
+        return encode_block(await map_concurrently(quantized, parts, limit=_MAX_VECTOR_READS))
 
     def _decode(self, unit: ScanUnit, body: Body) -> ScanBlock | CodeBlock:
         number, block, selected = unit

@@ -14,10 +14,11 @@ from typing import Final, NamedTuple, TypeVar
 import anyio.to_thread
 import numpy as np
 
+from spass.core.tasks import map_concurrently
 from spass.core.time import now
 from spass.rag.index.filters import Filter
 from spass.rag.index.manifest import Segment
-from spass.rag.index.objects import CODES, SegmentObjects, map_limited, vector_block, vector_block_rows
+from spass.rag.index.objects import CODES, SegmentObjects, vector_block, vector_block_rows
 from spass.rag.index.segments import Vectors
 from spass.rag.search.blocks import MAX_CONCURRENT_READS, MAX_GROUP_BYTES, BlockReader, ScanUnit
 from spass.rag.search.code_scan import NO_CANDIDATES, Candidates, CodeBlock, CodedQuery, bound_again, scan_codes
@@ -222,7 +223,7 @@ class _Search:
             return ScanBlock(number, 0, np.frombuffer(b"".join(vectors), np.float32).reshape(len(rows), dimensions), numbers=rows)
 
         numbers = np.unique(chosen.segments).tolist()
-        await self._score(await map_limited(read, numbers, limit=MAX_CONCURRENT_READS))
+        await self._score(await map_concurrently(read, numbers, limit=MAX_CONCURRENT_READS))
         self.open = self.open.pick(self.open.upper >= self._floor)
 
 
@@ -236,7 +237,7 @@ async def _resolve_ids(
 ) -> list[Neighbor]:
     """Return the ``top_k`` best of ``rows`` with their ids. Only the ids of segments with a row in ``rows`` are read."""
     numbers = sorted({scored.segment for scored in rows})
-    loaded = await map_limited(lambda number: objects.ids(segments[number]), numbers, limit=MAX_CONCURRENT_READS)
+    loaded = await map_concurrently(lambda number: objects.ids(segments[number]), numbers, limit=MAX_CONCURRENT_READS)
     ids = dict(zip(numbers, loaded, strict=True))
     neighbors = (Neighbor(score, ids[number][row], segments[number], row) for score, number, row in rows)
     return heapq.nsmallest(top_k, neighbors, key=lambda neighbor: (-neighbor.score, neighbor.id))

@@ -12,7 +12,8 @@ from spass.calls.scope import Scope
 from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import IndexNotFound, InvalidRequest
 from spass.core.ids import DOCUMENT_ID, DocumentId, IndexId
-from spass.core.page_size import PAGE_BYTES, PageSizeLimit
+from spass.core.paging import PAGE_BYTES, PageSizeLimit
+from spass.core.tasks import map_concurrently
 from spass.rag.index.answers import Document, DocumentPage, Hit, QueryAnswer
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.catalog import DEFAULT_LIMIT
@@ -21,7 +22,7 @@ from spass.rag.index.embedding_model import check_model
 from spass.rag.index.filters import Filter
 from spass.rag.index.locations import DocumentLocation, LiveIds, decode_document, load_live_ids, locate_documents, read_document
 from spass.rag.index.manifest import Manifest, document_not_found, index_not_found, read_current
-from spass.rag.index.objects import OFFSETS, SegmentObjects, map_limited
+from spass.rag.index.objects import OFFSETS, SegmentObjects
 from spass.rag.index.precondition import IfMatch, View, entity_tag
 from spass.rag.index.segments import Vectors, decode_offsets
 from spass.rag.search.filter_warnings import FieldTypes
@@ -184,7 +185,7 @@ async def _lines(objects: SegmentObjects, locations: Sequence[Neighbor | Documen
         return dict(zip((item.id for item in group), lines, strict=True))
 
     lines: dict[str, bytes] = {}
-    for group in await map_limited(read, by_segment.values(), limit=_MAX_CONCURRENT_READS):
+    for group in await map_concurrently(read, by_segment.values(), limit=_MAX_CONCURRENT_READS):
         lines |= group
     return [lines[item.id] for item in locations]
 
@@ -199,7 +200,7 @@ async def _page(
     objects: SegmentObjects, loaded: Sequence[LiveIds], after: str, limit: int
 ) -> tuple[list[DocumentLocation], bool]:
     """Return the documents of one page, as far as the sizes of their lines allow, and whether there are more."""
-    stored = await map_limited(lambda live: objects.read(live.segment.id, OFFSETS), loaded, limit=_MAX_CONCURRENT_READS)
+    stored = await map_concurrently(lambda live: objects.read(live.segment.id, OFFSETS), loaded, limit=_MAX_CONCURRENT_READS)
     offsets = {live.segment.id: decode_offsets(body) for live, body in zip(loaded, stored, strict=True)}
     locations: list[DocumentLocation] = []
     size = 0

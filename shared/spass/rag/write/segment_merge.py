@@ -13,13 +13,14 @@ import anyio.to_thread
 import numpy as np
 
 from spass.core.ids import new_id
+from spass.core.tasks import map_concurrently
 from spass.rag.index.bitmap import Bitmap
 from spass.rag.index.codes import encode_codes
 from spass.rag.index.columns import decode_meta, encode_meta
 from spass.rag.index.ids import IdRow, Ids, encode_ids
 from spass.rag.index.locations import LiveIds
 from spass.rag.index.manifest import CODED, VECTORS_ALONE, Segment, has_codes
-from spass.rag.index.objects import CODES, DOCS, IDS, META, OFFSETS, VECTORS, SegmentObjects, map_limited
+from spass.rag.index.objects import CODES, DOCS, IDS, META, OFFSETS, VECTORS, SegmentObjects
 from spass.rag.index.segments import (
     Offsets,
     RowNumbers,
@@ -124,7 +125,7 @@ async def _put_vectors(objects: SegmentObjects, name: str, sources: Sequence[Mer
             vectors.append(np.empty((count, stored.shape[1]), np.float32))
         await anyio.to_thread.run_sync(_scatter, vectors[0], rank, stored, source.live)
 
-    await map_limited(read, zip(sources, ranks, strict=True), limit=_MAX_CONCURRENT_READS)
+    await map_concurrently(read, zip(sources, ranks, strict=True), limit=_MAX_CONCURRENT_READS)
     is_coded = has_codes(*vectors[0].shape)
     parts = {CODES: await anyio.to_thread.run_sync(encode_codes, vectors[0])} if is_coded else {}
     if vectors[0].nbytes > _PUT_TOGETHER_BYTES:
@@ -144,7 +145,7 @@ async def _put_docs(objects: SegmentObjects, name: str, sources: Sequence[MergeI
         docs, offsets = await asyncio.gather(source.read(DOCS), source.read(OFFSETS))
         return docs, decode_offsets(offsets).astype(np.int64)
 
-    stored = await map_limited(read, sources, limit=_MAX_CONCURRENT_READS)
+    stored = await map_concurrently(read, sources, limit=_MAX_CONCURRENT_READS)
     docs, offsets = await anyio.to_thread.run_sync(_reorder_lines, stored, sources, ranks)
     del stored
     await objects.write(name, {DOCS: docs, OFFSETS: encode_array(offsets)})
@@ -174,7 +175,7 @@ async def _put_meta(objects: SegmentObjects, name: str, sources: Sequence[MergeI
         ends = np.flatnonzero(np.frombuffer(lines, np.uint8) == _LINE_FEED) + 1
         return lines, np.concatenate([np.zeros(1, np.int64), ends])
 
-    stored = await map_limited(read, sources, limit=_MAX_CONCURRENT_READS)
+    stored = await map_concurrently(read, sources, limit=_MAX_CONCURRENT_READS)
     lines, _ = await anyio.to_thread.run_sync(_reorder_lines, stored, sources, ranks)
     del stored
     await objects.write(name, {META: await anyio.to_thread.run_sync(encode_meta, lines)})

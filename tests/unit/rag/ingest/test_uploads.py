@@ -156,7 +156,7 @@ async def test_uploads_are_listed_newest_first_page_by_page(harness: IngestHarne
 async def test_a_page_of_uploads_with_many_errors_ends_before_it_is_too_large(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spass.core.page_size.PAGE_BYTES", 50_000)
+    monkeypatch.setattr("spass.core.paging.PAGE_BYTES", 50_000)
     for number in range(6):
         await harness.deliver(harness.put(f"{INDEX}/{number}.jsonl", b"no json\n" * 100))
     cursor, pages = None, []

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from spass.core.messages import Json
+from spass.core.tasks import map_concurrently
 from spass.rag.index.cache import ObjectCache
-from spass.rag.index.objects import map_limited
 from spass.rag.index.segments import Vectors
 from spass.rag.search.int8_dot import dot_by_numpy
 from tests.unit.rag.search.exact_index import KnownIndex, Mask, Question, put_index
@@ -126,7 +126,7 @@ async def _check_index(drawn: Drawn) -> None:
         searches, questions = questions[:count], questions[count:]
         cache = ObjectCache(_draw_budget(drawn))
         limit = count if drawn.random.random() < _CONCURRENT else 1
-        await map_limited(partial(_check, drawn, cache), searches, limit=limit)
+        await map_concurrently(partial(_check, drawn, cache), searches, limit=limit)
 
 
 async def _check(drawn: Drawn, cache: ObjectCache, question: Question) -> None:

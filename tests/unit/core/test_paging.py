@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.core import page_size as pages
-from spass.core.page_size import PAGE_BYTES, PAGE_EVENT_BYTES, PageSizeLimit, event_bytes
+from spass.core import paging as pages
+from spass.core.paging import PAGE_BYTES, PAGE_EVENT_BYTES, PageSizeLimit, event_bytes
 
 LAMBDA_BYTES = 6 * 1024 * 1024
 

@@ -1,10 +1,14 @@
-"""Limit the bytes of one page of a list.
+"""Fill one page of a list: at most so many entries, and at most so many bytes.
 
 Short routes answer through a Lambda's response of at most 6 MiB. The body is a JSON string in it, so escaped characters count
 twice: a body of 4 MiB that quotes JSON may take 6.5 MB.
 """
 
-from typing import Final
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from spass.core.cursors import encode_cursor
 
 PAGE_BYTES: Final = 4 * 1024 * 1024
 """Maximum size of a page in the body, in bytes."""
@@ -16,6 +20,44 @@ _SIX_BYTES: Final = bytes(code for code in range(32) if code not in _TWO_BYTES)
 
 _AROUND_ENTRIES: Final = 1024
 """Bytes reserved for the member names and the cursor of a page."""
+
+
+class Entry(Protocol):
+    """A member of a list in an answer."""
+
+    def to_json(self) -> bytes:
+        """Return it as JSON in UTF-8."""
+        ...
+
+
+E = TypeVar("E", bound=Entry)
+
+
+class Page(NamedTuple, Generic[E]):
+    """The entries of a page, and the cursor of the next one, or None on the last page."""
+
+    entries: list[E]
+    next_cursor: str | None
+
+
+async def fill_page(
+    scope: str, entries: AsyncGenerator[tuple[str, E | None], None], limit: int, *, most_skipped: int | None = None
+) -> Page[E]:
+    """Return the first ``limit`` of ``entries``, or as many as fit in an answer. Each has a position; None is not shown. The page
+    ends early after ``most_skipped`` that are not shown. ``scope`` names the list and its owner, as for ``encode_cursor``."""
+    shown, last, skipped, room = list[E](), "", 0, PageSizeLimit()
+    async with aclosing(entries):
+        async for position, entry in entries:
+            if entry is None:
+                skipped += 1
+                if skipped == most_skipped:
+                    return Page(shown, encode_cursor(scope, position))
+            elif len(shown) == limit or not room.add(entry.to_json()):
+                return Page(shown, encode_cursor(scope, last))
+            else:
+                shown.append(entry)
+                last = position
+    return Page(shown, None)
 
 
 class PageSizeLimit:
