@@ -34,7 +34,7 @@ Other exceptions do not reach a caller of the gateway; the room that raises one,
 ConditionFailed · TransactionFailed · TransactionConflict · InvalidUpdate · ObjectMissing · StreamRestarted · IndexChanged ·
 AttemptFailed · EventTooLong · BrokenEventStream · SigningFailed · InvalidJson · ToolError · ChildFailed · InvalidExpression ·
 IngestRefused · StopWork · NotHandled · NotCalls · FunctionFailed · ConfigError · MaxTurns · UnknownKind · AnswerTooLong ·
-UsageError · SpassApiError · SpassUnreachable · RequestFailed · ConfinementFailed ·
+WrongValue · UsageError · SpassApiError · SpassUnreachable · RequestFailed · ConfinementFailed ·
 ContainerFailed · MountRefused · NoFreeSlot · CellStopped · FunctionThrottled · FunctionLost · UnknownSandbox · FetchRefused
 """
 

@@ -74,8 +74,8 @@ async def finish_deletion(
     if not await _remove_items(store, agent_id, deadline):
         return False
     await store.table.write(Delete(keys.open_schedule(store.tenant, agent_id)))
-    await store.table.write(Delete(keys.managed_agent(store.tenant, agent_id)))
-    await store.table.write(Delete(keys.open_deletion(store.tenant, agent_id)))
+    last = [Delete(keys.managed_agent(store.tenant, agent_id)), Delete(keys.open_deletion(store.tenant, agent_id))]
+    await store.table.transact(last, token=random_suffix())
     return True
 
 

@@ -9,11 +9,11 @@ from typing import Final
 
 from spass.core.ids import ManagedAgentId, MessageId, RunId, random_suffix
 from spass.core.json import encode_utf8
-from spass.core.tasks import map_concurrently
 from spass.core.time import Timestamp, epoch_s
 from spass.store import keys
 from spass.store.attributes import Value
 from spass.store.objects import ObjectSummary
+from spass.store.overflow import Overflow
 from spass.store.tenant_store import TenantStore
 
 INLINE_BYTES: Final = 8 * 1024
@@ -22,9 +22,7 @@ INLINE_BYTES: Final = 8 * 1024
 FOLDER: Final = "managed/"
 """The folder of the texts of all agents."""
 
-_TEXT: Final = "text"
-_OBJECT: Final = "text_object"
-_READS_AT_ONCE: Final = 16
+_TEXT: Final = Overflow("text", INLINE_BYTES)
 _ITEMS_PER_READ: Final = 4
 _SECONDS_TO_NUMBER: Final = 3600
 """Seconds that no text waits for its item to be written."""
@@ -52,11 +50,7 @@ async def store_text(store: TenantStore, agent: ManagedAgentId, name: str, text:
         StorageUnavailable: the bucket does not answer.
     """
     body = encode_utf8(text)
-    if len(body) <= INLINE_BYTES:
-        return {_TEXT: body.decode(), "text_bytes": len(body)}
-    key = f"{agent_folder(agent)}{name}"
-    await store.objects.put(key, body)
-    return {_OBJECT: key, "text_bytes": len(body)}
+    return await _TEXT.store(store, f"{agent_folder(agent)}{name}", body) | {"text_bytes": len(body)}
 
 
 async def delete_text(store: TenantStore, attributes: Mapping[str, Value]) -> None:
@@ -76,12 +70,7 @@ async def load_texts(store: TenantStore, items: Sequence[Mapping[str, Value]]) -
         ObjectMissing: the agent is being deleted.
         StorageUnavailable: the bucket does not answer.
     """
-
-    async def load(item: Mapping[str, Value]) -> str:
-        key = text_object(item)
-        return str(item.get(_TEXT, "")) if key is None else (await store.objects.get(key)).decode()
-
-    return await map_concurrently(load, items, limit=_READS_AT_ONCE)
+    return await _TEXT.load(store, items)
 
 
 async def has_item(store: TenantStore, agent: ManagedAgentId, text: ObjectSummary) -> bool:
@@ -107,8 +96,7 @@ async def has_item(store: TenantStore, agent: ManagedAgentId, text: ObjectSummar
 
 def text_object(item: Mapping[str, Value]) -> str | None:
     """Return the key of the text in the bucket, or None if the item has it or has none."""
-    key = item.get(_OBJECT)
-    return key if isinstance(key, str) else None
+    return _TEXT.object_of(item)
 
 
 def text_bytes(item: Mapping[str, Value]) -> int:

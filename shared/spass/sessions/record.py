@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from spass.core.cost import NO_COST, Cost, decimal_text
 from spass.core.effects import ToolOutcome
@@ -14,10 +14,13 @@ from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, T
 from spass.core.time import Clock, Timestamp, timestamp
 from spass.store import keys
 from spass.store.attributes import Item, Value
+from spass.store.overflow import Overflow
 from spass.store.tenant_store import TenantStore
 
 INLINE_BYTES: Final = 350_000
 """Bytes of the largest body in an item. DynamoDB allows 400 KiB for all attributes and their names."""
+
+BODY: Final = Overflow("body", INLINE_BYTES)
 
 OVERFLOW_FOLDER: Final = "sessions/"
 """The folder of the overflow bodies of all sessions."""
@@ -134,12 +137,7 @@ async def store_body(store: TenantStore, session: SessionId, record: TurnRecord)
     turn's unique id. Nothing reads a body that is never committed; it is deleted with the session at the latest.
     """
     attributes: dict[str, Value] = {"id": record.id, "next_seq": record.next_seq}
-    body = _encode(record)
-    if len(body) <= INLINE_BYTES:
-        return attributes | {"body": body.decode()}
-    key = overflow_key(session, record.id)
-    await store.objects.put(key, body)
-    return attributes | {"body_object": key}
+    return attributes | await BODY.store(store, overflow_key(session, record.id), _encode(record))
 
 
 async def load_turns(store: TenantStore, session: SessionId, from_seq: int, limit: int | None = None) -> list[TurnRecord]:
@@ -154,9 +152,8 @@ async def load_turns(store: TenantStore, session: SessionId, from_seq: int, limi
         after=keys.session_turn(store.tenant, session, from_seq - 1).sk,
         limit=limit,
     )
-    pointers = [key for item in items if (key := stored_overflow_key(item))]
-    bodies = dict(zip(pointers, await store.objects.get_all(pointers), strict=True)) if pointers else {}
-    return [_decode(str(item["id"]), bodies.get(stored_overflow_key(item) or "") or cast(str, item["body"])) for item in items]
+    bodies = await BODY.load(store, items)
+    return [_decode(str(item["id"]), body) for item, body in zip(items, bodies, strict=True)]
 
 
 def overflow_key(session: SessionId, turn_id: str) -> str:
@@ -170,8 +167,7 @@ def session_overflow_prefix(session: SessionId) -> str:
 
 def stored_overflow_key(item: Item) -> str | None:
     """Return the key of the turn's body in the bucket, or None if the item has the body."""
-    key = item.get("body_object")
-    return key if isinstance(key, str) else None
+    return BODY.object_of(item)
 
 
 def _encode(record: TurnRecord) -> bytes:
@@ -190,7 +186,7 @@ def _encode_message(stored: StoredMessage) -> dict[str, Json]:
     return {**message_json(stored), "data": True} if stored.message.data else message_json(stored)
 
 
-def _decode(turn_id: str, body: str | bytes) -> TurnRecord:
+def _decode(turn_id: str, body: str) -> TurnRecord:
     stored: dict[str, Any] = json.loads(body)
     prompt_tokens, completion_tokens = stored["usage"]
     return TurnRecord(

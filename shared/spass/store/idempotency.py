@@ -20,6 +20,7 @@ from spass.core.time import now_s
 from spass.store import keys
 from spass.store.attributes import Item, Value
 from spass.store.leases import LEASE_SECONDS, RETRY_SECONDS, LeaseLost, renewing
+from spass.store.overflow import Overflow
 from spass.store.table import TTL, ConditionFailed, TransactionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, AtMost, Condition, Delete, Equals, Put, Update, Write
@@ -27,7 +28,7 @@ from spass.store.writes import ITEM_ABSENT, AtMost, Condition, Delete, Equals, P
 A_contra = TypeVar("A_contra", contravariant=True)
 
 _KEEP_SECONDS: Final = 24 * 3600
-_INLINE_BYTES: Final = 300_000  # a larger answer goes to the bucket; an item may hold 400 KB
+_ANSWER: Final = Overflow("answer", most_bytes=300_000, transient=True)  # an item may hold 400 KB
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,9 +242,7 @@ async def _answer(store: TenantStore, request: IdempotentRequest, item: Item) ->
         raise IdempotencyKeyReused("This Idempotency-Key was used with another body; use a new key for a new request.")
     if item.get("state") != "done":
         return None
-    encoded = item.get("answer")
-    if not isinstance(encoded, str):
-        encoded = (await store.objects.get(str(item["answer_object"]))).decode()
+    (encoded,) = await _ANSWER.load(store, [item])
     answer = json.loads(encoded)
     return StoredAnswer(answer["body"], answer["headers"], answer.get("status"))
 
@@ -260,10 +259,5 @@ async def _completion(
         "body_hash": request.body_hash,
         TTL: answer.expires_at or now_s() + _KEEP_SECONDS,
     }
-    encoded = dump_bytes(content)
-    if len(encoded) <= _INLINE_BYTES:
-        attributes["answer"] = encoded.decode()
-    else:
-        attributes["answer_object"] = f"idempotency/{request.digest}/{random_suffix()}"
-        await store.objects.put(str(attributes["answer_object"]), encoded, transient=True)
+    attributes |= await _ANSWER.store(store, f"idempotency/{request.digest}/{random_suffix()}", dump_bytes(content))
     return Put(keys.idempotency(store.tenant, request.digest), attributes, when)

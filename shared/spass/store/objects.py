@@ -1,6 +1,5 @@
 """The bucket as one tenant sees it: whole and ranged reads of objects."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -42,10 +41,6 @@ class TenantObjects(Protocol):
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete objects. Ignore missing ones. After an error, some objects may still exist."""
         ...
-
-    async def get_all(self, keys: Sequence[str]) -> list[bytes]:
-        """Read whole objects concurrently and return them in the order of ``keys``. Raises the same errors as ``get``."""
-        return await asyncio.gather(*(self.get(key) for key in keys))
 
     async def list_keys(self, prefix: str) -> list[str]:
         """Return the keys that begin with ``prefix``, sorted."""

@@ -15,6 +15,7 @@ from spass.sessions.lineage import DeletedSession, read_chain
 from spass.sessions.record import load_turns
 from spass.store.keys import session_head
 from spass.store.leases import LEASE_SECONDS
+from spass.store.overflow import Overflow
 from spass.store.tenant_store import TenantStore
 from tests.integration.sessions.conftest import SessionHarness
 from tests.sampling import SOAK
@@ -47,7 +48,7 @@ async def test_an_archived_session_still_names_its_deleted_successor(harness: Se
 async def test_a_delete_in_a_chain_deletes_only_the_bodies_of_its_session(
     chains: ChainBuilder, target: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    monkeypatch.setattr(record, "BODY", Overflow("body", 10))
     members = await chains.chain(3, keep=2)
     texts = {member: await chains.texts(member) for member in members if member != members[target]}
     await chains.delete(members[target])

@@ -15,6 +15,7 @@ from spass.sessions.session import CreateSession, SessionView
 from spass.store import keys
 from spass.store.idempotency import StoredAnswer, acquire
 from spass.store.leases import LEASE_SECONDS
+from spass.store.overflow import Overflow
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
@@ -92,9 +93,9 @@ async def test_a_session_is_hidden_before_its_data_is_deleted(
     async def create_session() -> SessionId:
         created = (await sessions.create(scope, AGENT, CreateSession(title="Berlin"))).id
         await harness.turn(created, "small").answer()
-        monkeypatch.setattr(record, "INLINE_BYTES", 10)
+        monkeypatch.setattr(record, "BODY", Overflow("body", 10))
         await harness.turn(created, "large").answer()
-        monkeypatch.setattr(record, "INLINE_BYTES", 350_000)
+        monkeypatch.setattr(record, "BODY", Overflow("body", 350_000))
         return created
 
     with inject(FaultPlan()) as plan:
@@ -123,7 +124,7 @@ async def test_a_session_is_hidden_before_its_data_is_deleted(
 async def test_an_uncommitted_body_is_deleted_with_its_session_only(
     harness: "SessionHarness", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    monkeypatch.setattr(record, "BODY", Overflow("body", 10))
     target, other = await harness.session(), await harness.session()
     with inject(FaultPlan()) as plan:
         await harness.turn(other, "kept").answer()

@@ -17,6 +17,7 @@ from spass.core.ids import SessionId
 from spass.runs.run import RunAnswer
 from spass.sessions import record
 from spass.store.leases import LEASE_SECONDS
+from spass.store.overflow import Overflow
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.sessions.chain_client import Client, chain, turn_texts, visible_history
 from tests.sampling import SOAK, sampled
@@ -38,7 +39,7 @@ def aws(request: pytest.FixtureRequest) -> Aws:
 @pytest.fixture
 def small_items(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every body overflow to the bucket."""
-    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    monkeypatch.setattr(record, "BODY", Overflow("body", 10))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from spass.sessions.record import overflow_key
 from spass.store.invocation import ServiceCall
 from spass.store.leases import LEASE_SECONDS
 from spass.store.objects import ObjectMissing
+from spass.store.overflow import Overflow
 from spass.store.table import TransactionFailed
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.simulated.memory import aws_for_faults
@@ -38,7 +39,7 @@ ROLES = [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
 @pytest.fixture
 def small_items(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every turn's body overflow to the bucket."""
-    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    monkeypatch.setattr(record, "BODY", Overflow("body", 10))
 
 
 async def test_a_crash_before_the_commit_leaves_nothing_and_its_hold_expires(harness: "SessionHarness") -> None:

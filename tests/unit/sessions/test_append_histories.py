@@ -13,6 +13,7 @@ import pytest
 from spass.core.ids import SessionId
 from spass.sessions import record
 from spass.sessions.session import CreateSession
+from spass.store.overflow import Overflow
 from spass.tenancy.scalars import CompactStrategy
 from tests.sampling import SOAK
 from tests.simulated.gateway import Gateway
@@ -113,7 +114,7 @@ def run_history(seed: int) -> dict[str, int]:
 
 @pytest.fixture(autouse=True)
 def store_long_turns_in_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "INLINE_BYTES", 3000)
+    monkeypatch.setattr(record, "BODY", Overflow("body", 3000))
 
 
 @seeded(3, in_soak=21)

@@ -21,6 +21,7 @@ from spass.sessions.sweep import UNCOMMITTED_SECONDS, sweep_bodies
 from spass.store import keys
 from spass.store.invocation import ServiceCall
 from spass.store.leases import LEASE_SECONDS
+from spass.store.overflow import Overflow
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.sampling import sampled
 from tests.unit.sessions.conftest import SessionsHarness
@@ -40,7 +41,7 @@ async def read_stored(chains: ChainBuilder, session: SessionId) -> tuple[list[di
     """Return all items and objects of a session."""
     items = await chains.store.table.query(keys.session_partition(chains.store.tenant, session))
     bodies = await chains.store.objects.list_keys(f"sessions/{session}/")
-    return [dict(item) for item in items], await chains.store.objects.get_all(bodies)
+    return [dict(item) for item in items], [await chains.store.objects.get(body) for body in bodies]
 
 
 async def listed_sessions(chains: ChainBuilder) -> set[str]:
@@ -62,7 +63,7 @@ async def test_deleting_a_member_does_not_change_the_others(
     chains: ChainBuilder, order: list[int], overflow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if overflow:
-        monkeypatch.setattr(record, "INLINE_BYTES", 10)
+        monkeypatch.setattr(record, "BODY", Overflow("body", 10))
     members = await chains.chain(4, keep=2)
     remaining = dict(enumerate(members))
     for at in order:
@@ -162,7 +163,7 @@ async def test_the_next_delete_completes_a_delete_in_which_any_call_failed(
     chains: ChainBuilder, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def three_sessions() -> list[SessionId]:
-        monkeypatch.setattr(record, "INLINE_BYTES", 10)
+        monkeypatch.setattr(record, "BODY", Overflow("body", 10))
         members = await chains.chain(3, keep=2)
         monkeypatch.undo()
         return members
@@ -193,7 +194,7 @@ async def test_the_next_delete_completes_a_delete_in_which_any_call_failed(
 async def test_a_delete_after_a_failed_commit_removes_the_whole_session(
     chains: ChainBuilder, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    monkeypatch.setattr(record, "BODY", Overflow("body", 10))
     sample, live = await create_held_session(chains)
     with inject(FaultPlan()) as plan:
         await chains.commit(sample, live=live)
@@ -237,7 +238,7 @@ async def test_a_session_whose_delete_failed_is_not_compacted(chains: ChainBuild
 async def test_the_sweep_removes_only_uncommitted_bodies_of_a_chain(
     chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    monkeypatch.setattr(record, "BODY", Overflow("body", 10))
     members = await chains.chain(3, keep=2)
     texts = {member: await chains.texts(member) for member in members}
     keys_before = await chains.store.objects.list_keys("sessions/")
@@ -269,7 +270,7 @@ class DeleteBeforeFirstRead(FaultPlan):
 
 
 async def test_a_compaction_requested_during_a_delete_is_refused(chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    monkeypatch.setattr(record, "BODY", Overflow("body", 10))
     session = await chains.session(plain_turn("hello"))
     jobs = CompactionJobs(lambda: chains.now)
     with inject(DeleteBeforeFirstRead(delete=lambda: chains.delete(session))), pytest.raises(SessionBusy):
@@ -282,7 +283,7 @@ async def test_a_compaction_requested_during_a_delete_is_refused(chains: ChainBu
 async def test_a_turn_whose_hold_expired_and_whose_session_was_deleted_is_refused(
     harness: SessionsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    monkeypatch.setattr(record, "BODY", Overflow("body", 10))
     session = await harness.create()
     await harness.say(session, "hello")
 

@@ -26,6 +26,7 @@ from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_b
 from spass.sessions.session import Hold, HoldKind, Session, decode_session
 from spass.store import keys
 from spass.store.objects import ObjectMissing
+from spass.store.overflow import Overflow
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Put
 from spass.testing.aws import MemoryAws
@@ -167,7 +168,7 @@ async def tell_race(schedule: Schedule) -> str:
 
 @pytest.fixture(autouse=True)
 def store_bodies_in_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    monkeypatch.setattr(record, "BODY", Overflow("body", 10))
 
 
 def run_race(seed: int) -> dict[str, int]:

@@ -17,6 +17,7 @@ from spass.core.time import timestamp
 from spass.sessions import lineage_search, record
 from spass.sessions.lineage_search import SessionLineageSearcher
 from spass.store import keys
+from spass.store.overflow import Overflow
 from spass.store.writes import Update
 from spass.testing.aws import MemoryAws
 from spass.tools.lineage_searcher import LineageSearchResult
@@ -138,7 +139,7 @@ async def test_a_body_deleted_during_the_search_hides_only_its_own_session(
 ) -> None:
     first = await chains.session(plain_turn("one zebra"))
     second = await chains.compact(first)
-    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    monkeypatch.setattr(record, "BODY", Overflow("body", 10))
     await chains.say(second, plain_turn("two zebra"))
     now = await chains.compact(second)
     bodies = await chains.store.objects.list_keys(f"sessions/{second}/")

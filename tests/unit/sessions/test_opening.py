@@ -28,6 +28,7 @@ from spass.sessions.session import CreateSession
 from spass.store import keys
 from spass.store.invocation import ServiceCall
 from spass.store.leases import LEASE_SECONDS
+from spass.store.overflow import Overflow
 from spass.store.writes import Put
 from spass.testing.faults import FaultPlan, inject
 from tests.simulated.scripted_turns import ShortenHistory
@@ -307,7 +308,7 @@ async def test_five_first_uses_of_a_name_at_once_create_one_session(
     harness: "SessionsHarness", chats: Chats, overflow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All but one meet the session of the first, which runs."""
-    monkeypatch.setattr(record, "INLINE_BYTES", 20 if overflow else record.INLINE_BYTES)
+    monkeypatch.setattr(record, "BODY", Overflow("body", 20 if overflow else record.INLINE_BYTES))
     resume = asyncio.Event()
 
     async def wait(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:

@@ -16,6 +16,7 @@ from spass.core.messages import Message, Role
 from spass.sessions import record
 from spass.sessions.compaction.job import JOB_SECONDS, Job, JobStatus
 from spass.sessions.session import CreateSession
+from spass.store.overflow import Overflow
 from tests.simulated.compaction_executions import CompactionExecutions
 from tests.simulated.gateway import Gateway
 from tests.simulated.invariants import Chain, ClientLog, summary_of, violations
@@ -138,7 +139,7 @@ def check_leftovers(race: Race, chain: Chain) -> None:
 
 @pytest.fixture(autouse=True)
 def store_long_turns_in_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "INLINE_BYTES", 1500)
+    monkeypatch.setattr(record, "BODY", Overflow("body", 1500))
 
 
 @seeded(30, in_soak=5040)

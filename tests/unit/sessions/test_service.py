@@ -18,6 +18,7 @@ from spass.store import keys
 from spass.store.codec import encode
 from spass.store.idempotency import StoredAnswer, acquire
 from spass.store.leases import LeaseLost
+from spass.store.overflow import Overflow
 from spass.store.writes import Delete, Update
 from spass.testing.faults import FaultPlan, inject
 from tests.unit.idempotent_requests import idempotent_request
@@ -158,7 +159,7 @@ async def test_pages_of_any_size_contain_the_whole_history_in_order(
     monkeypatch.setattr(history, "_TURNS_PER_READ", 2)
     session = await harness.create()
     for n in range(5):
-        monkeypatch.setattr(record, "INLINE_BYTES", 10 if n % 2 else 350_000)
+        monkeypatch.setattr(record, "BODY", Overflow("body", 10 if n % 2 else 350_000))
         await harness.say(session, f"question {n}", f"answer {n}")
     messages, cursor = [], None
     while True:
@@ -241,7 +242,7 @@ async def test_a_history_read_during_a_delete_is_whole_or_not_found(
     harness: "SessionsHarness", left: list[int], overflow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if overflow:
-        monkeypatch.setattr(record, "INLINE_BYTES", 10)
+        monkeypatch.setattr(record, "BODY", Overflow("body", 10))
     session = await harness.create()
     for _ in range(3):
         await harness.say(session, "hello")
@@ -261,7 +262,7 @@ async def test_a_history_read_during_a_delete_is_whole_or_not_found(
 
 async def test_an_agent_receives_all_earlier_turns(harness: "SessionsHarness", monkeypatch: pytest.MonkeyPatch) -> None:
     session = await harness.create()
-    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    monkeypatch.setattr(record, "BODY", Overflow("body", 10))
     assert await harness.say(session, "My name is Ana.", "Hello, Ana.") == []
     monkeypatch.undo()
     shown = await harness.say(session, "What is my name?", "Ana.")
@@ -281,7 +282,7 @@ async def test_a_delete_removes_all_items_and_objects_of_a_session(
 ) -> None:
     session = await harness.create()
     await harness.say(session, "hello")
-    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    monkeypatch.setattr(record, "BODY", Overflow("body", 10))
     await harness.say(session, "hello")
     await harness.sessions.delete(harness.scope(), AGENT, session)
     for request in (

@@ -17,6 +17,7 @@ from spass.journal.head import StreamHead, stream_digest
 from spass.sessions import record
 from spass.store import keys
 from spass.store.leases import LEASE_SECONDS, LeaseLost
+from spass.store.overflow import Overflow
 from spass.store.writes import Delete, Put, Update
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.sampling import sampled
@@ -71,7 +72,7 @@ def traces(harness: "SessionsHarness", session: SessionId) -> list[str]:
 async def test_a_deleted_session_leaves_no_word_and_no_stream(
     harness: "SessionsHarness", chats: Chats, overflow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record, "INLINE_BYTES", 10 if overflow else record.INLINE_BYTES)
+    monkeypatch.setattr(record, "BODY", Overflow("body", 10 if overflow else record.INLINE_BYTES))
     other = (await chats.send("m-other")).session_id
     assert other is not None
     kept = await write_chunks(chats, "m-other", other, [])

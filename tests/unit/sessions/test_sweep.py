@@ -8,6 +8,7 @@ from spass.core.ids import SessionId
 from spass.core.time import Deadline
 from spass.sessions.record import overflow_key
 from spass.sessions.sweep import UNCOMMITTED_SECONDS, sweep_bodies
+from spass.store.overflow import Overflow
 from tests.unit.sessions.conftest import SessionsHarness
 
 pytestmark = pytest.mark.anyio
@@ -20,7 +21,7 @@ async def run_sweep(harness: SessionsHarness, after: int) -> int:
 
 
 async def test_a_body_without_a_turn_is_removed_after_a_day(harness: SessionsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.sessions.record.INLINE_BYTES", 0)
+    monkeypatch.setattr("spass.sessions.record.BODY", Overflow("body", 0))
     sessions = [await harness.create() for _ in range(2)]
     for session in sessions:
         for n in range(20):

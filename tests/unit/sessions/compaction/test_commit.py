@@ -19,6 +19,7 @@ from spass.sessions.record import StoredMessage, ToolRun, TurnRecord, load_turns
 from spass.sessions.session import CreateSession, Hold, HoldKind, Session, SessionView, decode_session
 from spass.store import keys
 from spass.store.invocation import ServiceCall
+from spass.store.overflow import Overflow
 from spass.store.table import ConditionFailed, TransactionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_EXISTS, Check
@@ -233,7 +234,7 @@ async def test_a_failed_condition_of_an_effect_refuses_the_whole_commit(compacti
 async def test_large_kept_messages_overflow_and_a_late_commit_leaves_no_body(
     compaction: Compaction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    monkeypatch.setattr(record, "BODY", Overflow("body", 10))
     session = await compaction.create_session("one", "two")
     source, live = await compaction.hold(session), await compaction.live(session)
     bodies = compaction.harness.stored_objects()

@@ -14,6 +14,7 @@ from spass.sessions.compaction.plan import CompactionPlan
 from spass.sessions.compaction.summary_record import Summary
 from spass.sessions.record import load_turns
 from spass.store.invocation import ServiceCall
+from spass.store.overflow import Overflow
 from spass.testing.faults import FaultPlan, inject
 from tests.unit.sessions.session_chains import ChainBuilder, memory_store, plain_turn
 
@@ -36,7 +37,7 @@ class DelayedTransactions(FaultPlan):
 
 @pytest.fixture
 def chains(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChainBuilder]:
-    monkeypatch.setattr(record, "INLINE_BYTES", 10)
+    monkeypatch.setattr(record, "BODY", Overflow("body", 10))
     with memory_store() as aws:
         yield ChainBuilder(aws.for_tenant(TenantId("demo")))
 
