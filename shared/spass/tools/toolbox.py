@@ -109,7 +109,7 @@ class Toolbox:
             StorageUnavailable, Internal: the turn cannot continue.
         """
         tools = replace(self._open(turn), offered=allowed)
-        recorder = Recorder(scope, CallKind.TOOL, tool=call.name if tools.has(call.name) else None)
+        recorder = Recorder(scope, CallKind.TOOL, tool=call.name if tools.source(call.name) else None)
         prepare = partial(tools.call, scope, call.name, call.arguments)
         result = await _attempt(scope.for_call(recorder.request_id, reports), recorder, prepare, _FATAL)
         return outcome_of(call, result, recorder.duration_ms)
@@ -261,11 +261,9 @@ def _limit(returned: Returned) -> CallResult:
     Raises:
         ToolError: it is not JSON.
     """
+    whole = returned if isinstance(returned, CallResult) else CallResult(returned)
     try:
-        if isinstance(returned, CallResult):
-            result, text = truncate_result(returned.result)
-            return replace(returned, result=result, text=text)
-        result, text = truncate_result(returned)
+        result, text = truncate_result(whole.result)
     except (TypeError, ValueError, RecursionError):
         raise ToolError("The tool returned something that cannot be read. Answer without it.") from None
-    return CallResult(result, text=text)
+    return replace(whole, result=result, text=text)

@@ -34,10 +34,6 @@ class TurnTools:
     gates: Collection[str] = ()
     record_result: RecordResult | None = None
 
-    def has(self, name: str) -> bool:
-        """Return whether the tool ``name`` is known."""
-        return self._source(name) is not None
-
     def specs(self, scope: Scope, names: Sequence[str]) -> tuple[ToolSpec, ...]:
         """Return those of the tools ``names`` that the caller may call, as a model sees them.
 
@@ -55,15 +51,16 @@ class TurnTools:
         source = self._require(name)
         call = source.call(scope, name, parse(arguments) if isinstance(arguments, str) else arguments)
         if isinstance(call, BoundTool) and isinstance(call.tool, TwoStepTool):
-            return TwoStepCall(call, call.tool, self)
+            return TwoStepCall(call, call.tool, self, call.seconds)
         return call
 
-    def _source(self, name: str) -> Toolset | None:
+    def source(self, name: str) -> Toolset | None:
+        """Return the toolset of the tool ``name``, or None if the tool is unknown."""
         is_offered = self.offered is None or name in self.offered
         return next((toolset for toolset in self.toolsets if name in toolset.names), None) if is_offered else None
 
     def _require(self, name: str) -> Toolset:
-        source = self._source(name)
+        source = self.source(name)
         if source is None:
             known = [tool for toolset in self.toolsets for tool in toolset.names] if self.offered is None else self.offered
             excerpt = replace_surrogates(name)[:80]
@@ -78,10 +75,7 @@ class TwoStepCall:
     bound: BoundTool
     tool: TwoStepTool
     rules: TurnTools
-
-    @property
-    def seconds(self) -> float:
-        return self.bound.seconds
+    seconds: float
 
     async def run(self, scope: Scope) -> Returned:
         if self.tool.tool_name in self.rules.gates:
