@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # the first call of a tool imports what it needs
     from spass.core.code_calls import Sandbox
     from spass.core.memory import Memory
     from spass.tenancy.settings import Cascade
+    from spass.tools.agent_workspace import AgentWorkspace
     from spass.tools.base import Rag
     from spass.tools.chat_models import ChatModels
     from spass.tools.delegates import Delegates
@@ -51,13 +52,13 @@ def gateway_toolsets(services: ToolServices, turn: ToolTurn) -> Sequence[Toolset
     """Return all toolsets, for the calls of ``turn``."""
     grants = turn.grants
 
-    def workspace(scope: Scope, *others: object) -> Needs:
+    def workspace(scope: Scope) -> "AgentWorkspace":
         from spass.tools.agent_workspace import AgentWorkspace
 
-        return (AgentWorkspace.open(scope, grants, services.workspaces), *others)
+        return AgentWorkspace.open(scope, grants, services.workspaces)
 
     def edit(scope: Scope) -> Needs:
-        return workspace(scope, services.editor, services.tool_models, turn.model)
+        return (workspace(scope), services.editor, services.tool_models, turn.model)
 
     return (
         built_in("plain"),
@@ -66,11 +67,11 @@ def gateway_toolsets(services: ToolServices, turn: ToolTurn) -> Sequence[Toolset
         built_in("web", lambda _: (services.search_engine,)),
         built_in("wikipedia"),
         built_in("knowledge", lambda _: (services.rag,)),
-        built_in("delegates", lambda scope: workspace(scope, services.delegates)),
+        built_in("delegates", lambda scope: (workspace(scope), services.delegates)),
         built_in("settings", lambda _: (services.cascade,)),
         built_in("notes", lambda _: (require_memory(turn.memory),)),
         built_in("lineage", lambda _: (services.lineage_search,)),
-        built_in("workspace", workspace),
+        built_in("workspace", lambda scope: (workspace(scope),)),
         built_in("editing", edit, grants.editor.timeout + _READ_AND_COMMIT_SECONDS),
     )
 
