@@ -1,45 +1,32 @@
 """Call a model. Every call passes, in this order: allow-list, depth, admission, defence, router, recognition of calls in text,
 redaction, cost and audit."""
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
 from decimal import Decimal
 from typing import Final, Literal
 
 from spass.calls.admission import Admission, CallReservation
 from spass.calls.answer_redaction import AnswerRedactor, build_redactor
-from spass.calls.call_price import price_call
 from spass.calls.defence import MAX_CHARACTERS, sanitize_request
 from spass.calls.embedding import EmbeddingRequests
 from spass.calls.estimate import estimate_tokens, expected_usage
+from spass.calls.recorded_call import RecordedCall, record_call
 from spass.calls.recorder import Recorder
 from spass.calls.scope import MAX_CALLER_DEPTH, Scope
 from spass.calls.stable_text import stable_text
 from spass.calls.text_calls import text_call_reader
 from spass.calls.worker_thread import run_in_worker_thread
-from spass.core.cost import NO_COST, Cost, CostSource
+from spass.core.cost import Cost, CostSource
 from spass.core.errors import InvalidRequest, ModelNotAllowed, RecursionDepthExceeded, SpassError, UpstreamError
 from spass.core.messages import NO_TOKENS, TokenUsage
-from spass.metering import audit
 from spass.metering.audit import CallKind
 from spass.metering.pricing import price
-from spass.models.router import Router, RoutingRecord
-from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, ReplyBuilder
+from spass.models.router import Router
+from spass.models.types import ChatDelta, ChatRequest, EmbeddingReply
 from spass.redaction.redactor import Redactor
 from spass.tenancy.config import GatewayConfig, ModelConfig
 from spass.tenancy.settings import Cascade
-
-
-@dataclass(slots=True)
-class _RecordedCall:
-    """One call of a model. The caller sets ``routing`` and fills ``builder``. ``cost`` is set when the call has ended."""
-
-    context: CallContext
-    routing: RoutingRecord = field(default_factory=RoutingRecord)
-    builder: ReplyBuilder = field(default_factory=ReplyBuilder)
-    cost: Cost = NO_COST
 
 
 class Calls:
@@ -204,37 +191,13 @@ class Calls:
             )
         return model
 
-    @asynccontextmanager
-    async def _recorded(
+    def _recorded(
         self, scope: Scope, kind: CallKind, model: ModelConfig, reservation: CallReservation
-    ) -> AsyncIterator[_RecordedCall]:
-        """Account for one call when the body ends, also by an error: add its cost to the tally, settle its reservation and write
-        its audit record.
-
-        Raises:
-            SpassError: the error of the body, with secrets, hosts and paths redacted.
-        """
+    ) -> AbstractAsyncContextManager[RecordedCall]:
+        """Account for one call when the body ends: add its cost to the tally, settle its reservation and write its audit record.
+        Errors are those of ``record_call``."""
         recorder = Recorder(scope, kind, model=model.name, reservation=reservation)
-        call = _RecordedCall(recorder.context)
-        status = audit.FAILED
-        try:
-            yield call
-            status = audit.OK
-        except SpassError as error:
-            status = error.code
-            raise self.redactor.redact_error(error) from None
-        except (GeneratorExit, asyncio.CancelledError):
-            status = audit.CANCELLED
-            raise
-        finally:
-            reply = call.builder.reply
-            finish_reason = reply.finish_reason if status == audit.OK and kind is CallKind.CHAT else None
-            try:
-                call.cost = price_call(
-                    model, call.routing, status, reported_usd=reply.cost_usd, usd_to_eur=self._config.usd_to_eur
-                )
-            finally:
-                await recorder.finish(status, routing=call.routing, cost=call.cost, finish_reason=finish_reason)
+        return record_call(recorder, kind, model, self.redactor, self.usd_to_eur)
 
     def _price(self, model: ModelConfig, usage: TokenUsage) -> Cost:
         return price(model, usage, reported_usd=None, usd_to_eur=self._config.usd_to_eur)

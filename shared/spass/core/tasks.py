@@ -1,6 +1,7 @@
-"""Run coroutines concurrently, until the first failure."""
+"""Run coroutines concurrently, until the first failure, and wait between attempts."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -33,3 +34,8 @@ async def map_concurrently(call: Callable[[S], Awaitable[T]], values: Iterable[S
 
     await run_concurrently([call_limited(number, value) for number, value in enumerate(values)])
     return [results[number] for number in range(len(results))]
+
+
+async def back_off(most_seconds: float) -> None:
+    """Wait between two attempts, for a random part of ``most_seconds``, so that writers in conflict do not meet again."""
+    await asyncio.sleep(random.uniform(0, most_seconds))  # noqa: S311 (jitter)

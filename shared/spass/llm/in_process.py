@@ -4,34 +4,31 @@ The calls use the router that ``gateway.yaml`` describes, with its strategies, r
 the allow-list, the budget and the input defence of tenants do not apply to them.
 """
 
-import asyncio
 import json
 import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
 from spass.calls.admission import CallReservation
 from spass.calls.answer_redaction import build_redactor
-from spass.calls.call_price import price_call
 from spass.calls.embedding import EmbeddingRequests
 from spass.calls.estimate import expected_usage
+from spass.calls.recorded_call import RecordedCall, record_call
 from spass.calls.scope import REQUEST_SECONDS, Scope
 from spass.calls.text_calls import text_call_reader
-from spass.core.cost import NO_COST, Cost
-from spass.core.errors import InvalidRequest, SpassError
+from spass.core.errors import InvalidRequest
 from spass.core.ids import AGENT_NAME, AgentName
-from spass.core.messages import FinishReason, Json, TokenUsage, ToolCall
+from spass.core.messages import Json, TokenUsage, ToolCall
 from spass.core.time import Deadline
 from spass.llm.plain_messages import read_messages, read_tools
 from spass.llm.usage_log import AgentUsage, UsageLog
-from spass.metering import audit
 from spass.metering.audit import CallKind
-from spass.models.router import Router, RoutingRecord
-from spass.models.types import CallContext, ChatDelta, ChatReply, ChatRequest, EmbeddingReply, ReplyBuilder
+from spass.models.router import Router
+from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply
 from spass.redaction.log import log_to_stderr
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.config import GatewayConfig, ModelConfig
@@ -63,16 +60,6 @@ class EmbeddingsReply:
     vectors: list[list[float]]
     model: str
     usage: Mapping[str, int]
-
-
-@dataclass(slots=True)
-class _RunningCall:
-    """A call that has begun. The caller sets the other fields: ``routing`` always, the last two if there is an answer."""
-
-    context: CallContext
-    routing: RoutingRecord = field(default_factory=RoutingRecord)
-    reported_usd: Decimal | None = None
-    finish_reason: FinishReason | None = None
 
 
 class InProcessCalls:
@@ -120,7 +107,10 @@ class InProcessCalls:
         bodies: list[bytes] = []
         async with self._call(CallKind.CHAT, model, agent_id) as call:
             context = replace(call.context, expected_usage=expected, on_body=bodies.append)
-            reply = await self._chat(request, context, call)
+            async with aclosing(self._chat(request, context, call)) as deltas:
+                async for _ in deltas:
+                    pass
+        reply = call.builder.reply.with_refusal_as_text
         raw = json.loads(bodies[-1].decode(errors="replace")) if bodies else None
         return CompletionReply(
             reply.message.content,
@@ -141,21 +131,17 @@ class InProcessCalls:
         config = self._model(request.model, "chat")
         window = config.context_window if config else _UNKNOWN_WINDOW
         expected = expected_usage(request.count_characters(), request.max_tokens, window)
-        reader = text_call_reader(config, request, None) if config else None
-        builder = ReplyBuilder()
-        async with self._call(CallKind.CHAT, request.model, scope.agent, scope.deadline) as call:
-            try:
-                async with aclosing(self._router.chat(request, replace(call.context, expected_usage=expected))) as deltas:
-                    call.routing = deltas.routing
-                    async for delta in deltas:
-                        builder.add(read := delta if reader is None else reader.feed(delta))
-                        yield read
-                if reader is not None:
-                    builder.add(rest := reader.flush())
-                    yield rest
-                call.reported_usd, call.finish_reason = builder.reply.cost_usd, builder.reply.finish_reason
-            finally:
-                scope.tally.add(self._cost(request.model, call, audit.OK), call.routing.usage)
+        call: RecordedCall | None = None
+        try:
+            async with (
+                self._call(CallKind.CHAT, request.model, scope.agent, scope.deadline) as call,
+                aclosing(self._chat(request, replace(call.context, expected_usage=expected), call)) as deltas,
+            ):
+                async for delta in deltas:
+                    yield delta
+        finally:
+            if call is not None:
+                scope.tally.add(call.cost, call.routing.usage)
 
     @property
     def usd_to_eur(self) -> Decimal:
@@ -213,17 +199,18 @@ class InProcessCalls:
         """Close the connections to all backends. Later calls open new ones."""
         await self._router.aclose()
 
-    async def _chat(self, request: ChatRequest, context: CallContext, call: _RunningCall) -> ChatReply:
-        builder, config = ReplyBuilder(), self._models.get(request.model)
+    async def _chat(self, request: ChatRequest, context: CallContext, call: RecordedCall) -> AsyncGenerator[ChatDelta, None]:
+        """Yield the answer of a backend, with the calls that it writes as text."""
+        config = self._models.get(request.model)
         reader = text_call_reader(config, request, None) if config else None
         async with aclosing(self._router.chat(request, context)) as deltas:
             call.routing = deltas.routing
-            async for delta in deltas:
-                builder.add(delta if reader is None else reader.feed(delta))
+            async for raw in deltas:
+                call.builder.add(delta := raw if reader is None else reader.feed(raw))
+                yield delta
         if reader is not None:
-            builder.add(reader.flush())
-        call.reported_usd, call.finish_reason = builder.reply.cost_usd, builder.reply.finish_reason
-        return builder.reply.with_refusal_as_text
+            call.builder.add(rest := reader.flush())
+            yield rest
 
     def _model(self, name: str, kind: str) -> ModelConfig | None:
         """Return the catalogue's entry for a model, or None: a backend may serve a model that the catalogue does not list."""
@@ -236,36 +223,13 @@ class InProcessCalls:
     @asynccontextmanager
     async def _call(
         self, kind: CallKind, model: str, agent_id: str | None, deadline: Deadline | None = None
-    ) -> AsyncIterator[_RunningCall]:
-        """Count one call when the body ends, also by an error.
-
-        Raises:
-            SpassError: the error of the body, with secrets, hosts and paths redacted.
-        """
+    ) -> AsyncIterator[RecordedCall]:
+        """Count one call when the body ends. Errors are those of ``record_call``."""
         agent = None if agent_id is None else _agent(agent_id)
         opened = self._log.begin(kind, model, agent, deadline or Deadline.after(REQUEST_SECONDS))
-        call = _RunningCall(opened.context)
-        status = audit.FAILED
         with log_to_stderr():
-            try:
+            async with record_call(opened, kind, self._models.get(model), self.redactor, self.usd_to_eur) as call:
                 yield call
-                status = audit.OK
-            except SpassError as error:
-                status = error.code
-                raise self.redactor.redact_error(error) from None
-            except asyncio.CancelledError:
-                status = audit.CANCELLED
-                raise
-            finally:
-                await opened.finish(
-                    status, routing=call.routing, cost=self._cost(model, call, status), finish_reason=call.finish_reason
-                )
-
-    def _cost(self, model: str, call: _RunningCall, status: str) -> Cost:
-        config = self._models.get(model)
-        if config is None:
-            return NO_COST
-        return price_call(config, call.routing, status, reported_usd=call.reported_usd, usd_to_eur=self.usd_to_eur)
 
 
 def _agent(name: str) -> AgentName:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from spass.calls.recorded_call import OpenCall
 from spass.calls.recorder import Recorder
 from spass.calls.scope import Scope
 from spass.core.cost import Cost
@@ -27,19 +28,6 @@ ROUTE = "in-process"
 """The ``route`` of these calls in the audit."""
 
 _NO_TOKENS = TokenUsage()
-
-
-class OpenCall(Protocol):
-    """A call that has begun."""
-
-    @property
-    def context(self) -> CallContext:
-        """Return the deadline and the headers of its requests to backends."""
-        ...
-
-    async def finish(self, status: str, *, routing: RoutingRecord, cost: Cost, finish_reason: FinishReason | None = None) -> None:
-        """Count the call. ``status`` is ``ok``, ``cancelled`` or the code of an error."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """Create, read, list, change and delete managed agents. Each call acts for the owner of the scope."""
 
-import asyncio
-import random
 import re
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -14,7 +12,7 @@ from spass.core.cursors import decode_cursor
 from spass.core.errors import InvalidRequest, NoBackendAvailable, SpassError, StorageUnavailable
 from spass.core.ids import AgentName, ManagedAgentId, UserId, id_pattern, new_id
 from spass.core.paging import fill_page
-from spass.core.tasks import map_concurrently
+from spass.core.tasks import back_off, map_concurrently
 from spass.core.time import Clock, Deadline, timestamp
 from spass.managed.answers import ManagedAgentPage, ManagedAgentView
 from spass.managed.lookup import check_not_paused, find_agent, read_agent
@@ -176,7 +174,7 @@ class ManagedAgents:
                 if "schedule" in changes:
                     await self._apply_schedule(store, changed)
                 return changed
-            await asyncio.sleep(random.uniform(0, _PATCH_DELAY))  # noqa: S311 (jitter)
+            await back_off(_PATCH_DELAY)
         raise StorageUnavailable("Too many changes of this agent at once; try again.", retry_after=1)
 
     async def delete(self, scope: Scope, agent: ManagedAgentId) -> None:

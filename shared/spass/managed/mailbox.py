@@ -3,8 +3,6 @@
 Every new message takes its number from the counter as a condition, so no two messages have one number.
 """
 
-import asyncio
-import random
 import re
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from spass.core.cursors import decode_cursor
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import ManagedAgentId, MessageId, RunId, new_id, random_suffix
 from spass.core.paging import fill_page
+from spass.core.tasks import back_off
 from spass.core.time import timestamp
 from spass.managed.answers import MessagePage, MessageView
 from spass.managed.lookup import agent_not_found, check_not_paused, current_agent
@@ -197,7 +196,7 @@ def counters_after_message(agent: ManagedAgent) -> dict[str, Value]:
 
 async def wait_for_number(attempt: int) -> None:
     """Wait before the attempt after ``attempt``, which counts from 0."""
-    await asyncio.sleep(random.uniform(0, _NUMBER_DELAY * 2 ** min(attempt, 4)))  # noqa: S311 (jitter)
+    await back_off(_NUMBER_DELAY * 2 ** min(attempt, 4))
 
 
 def too_many_writers() -> StorageUnavailable:

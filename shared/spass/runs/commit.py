@@ -1,7 +1,5 @@
 """Commit a turn: one transaction records it, releases its session and has the writes of all participants."""
 
-import asyncio
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, Self, runtime_checkable
@@ -9,6 +7,7 @@ from typing import Final, Protocol, Self, runtime_checkable
 from spass.core.errors import SessionBusy, SpassError, StorageUnavailable
 from spass.core.ids import random_suffix
 from spass.core.outcome import TurnOutcome
+from spass.core.tasks import back_off
 from spass.sessions.conversation import Conversation
 from spass.sessions.turn_commit import TurnCommit, taken_over
 from spass.store.table import TransactionFailed
@@ -103,9 +102,9 @@ async def _transact(turn: TurnCommit, joined: JoinedWrites) -> SpassError | None
             if renewals == _RENEWALS:
                 break
             renewals, token, is_current = renewals + 1, random_suffix(), False
-            await asyncio.sleep(random.uniform(0, _RENEWAL_DELAY * renewals))  # noqa: S311 (jitter)
+            await back_off(_RENEWAL_DELAY * renewals)
         except StorageUnavailable:
-            await asyncio.sleep(random.uniform(0, _COMMIT_DELAY * 2**attempts))  # noqa: S311 (jitter)
+            await back_off(_COMMIT_DELAY * 2**attempts)
             attempts += 1
         else:
             return None

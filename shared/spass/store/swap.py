@@ -1,12 +1,11 @@
 """Compare-and-swap: plan a change of the current version and write it. If another writer was faster, plan it again."""
 
-import asyncio
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from spass.core.errors import SpassError, StorageUnavailable
+from spass.core.tasks import back_off
 from spass.core.time import Deadline
 from spass.store.commit_marker import commit
 from spass.store.tenant_store import TenantStore
@@ -70,4 +69,4 @@ async def swap(
             raise participant.refusal()
         if not deadline.remaining():
             raise StorageUnavailable("Too many writers at once; try again.", retry_after=1)
-        await asyncio.sleep(random.uniform(0, _MAX_BACKOFF_SECONDS))  # noqa: S311 (jitter)
+        await back_off(_MAX_BACKOFF_SECONDS)

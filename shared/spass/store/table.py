@@ -1,13 +1,12 @@
 """The table as one tenant sees it: typed reads and conditional writes."""
 
-import asyncio
-import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
+from spass.core.tasks import back_off
 from spass.core.time import now_s
 from spass.store.attributes import Item
 from spass.store.invocation import ServiceCall, invoke, retry_once
@@ -210,7 +209,7 @@ class GuardedTable:
             try:
                 return await retry_once(lambda: invoke(call, lambda: method(**call.parameters)))
             except TransactionConflict:
-                await asyncio.sleep(random.uniform(0, _CONFLICT_BASE_DELAY * 2**attempt))  # noqa: S311 (jitter)
+                await back_off(_CONFLICT_BASE_DELAY * 2**attempt)
         raise StorageUnavailable("Too many writers at once; try again.", retry_after=1)
 
     def _guard(self, partition: str) -> None:
