@@ -38,11 +38,12 @@ def text() -> EmbeddedText:
     documents = list(document_sentences())
     docstrings = list(islice(docstring_sentences(), DOCSTRINGS + QUESTIONS))
     indexed = docstrings[:DOCSTRINGS] + documents[::DOCUMENT_STEP]
+    indexed += indexed[:: len(indexed) // QUESTIONS]
     counts = Counter(indexed)
     others = docstrings[DOCSTRINGS:] + documents[1 :: len(documents) // QUESTIONS]
     unknown = [sentence for sentence in others if sentence not in counts]
     repeated = [sentence for sentence, count in counts.items() if count > 1]
-    asked = unknown + repeated[: QUESTIONS // 2] + indexed[:: len(indexed) // QUESTIONS]
+    asked = unknown + repeated[:QUESTIONS]
     rows, questions = np.split(embed(indexed + asked), [len(indexed)])
     return EmbeddedText(rows, questions)
 
