@@ -108,7 +108,7 @@ class Toolbox:
         Raises:
             StorageUnavailable, Internal: the turn cannot continue.
         """
-        tools = replace(self._open(turn), offered=allowed)
+        tools = self._open(turn, allowed)
         recorder = Recorder(scope, CallKind.TOOL, tool=call.name if tools.source(call.name) else None)
         prepare = partial(tools.call, scope, call.name, call.arguments)
         result = await _attempt(scope.for_call(recorder.request_id, reports), recorder, prepare, _FATAL)
@@ -216,8 +216,8 @@ class Toolbox:
         stored = cast("Mapping[str, Json]", record["result"])
         return {**record, "result": await call.restore_preview(scope, stored)}
 
-    def _open(self, turn: ToolTurn) -> TurnTools:
-        return TurnTools(self._open_toolsets(turn), self._confirm_tokens, gates=turn.grants.approval)
+    def _open(self, turn: ToolTurn, offered: Collection[str] | None = None) -> TurnTools:
+        return TurnTools(self._open_toolsets(turn), self._confirm_tokens, offered, turn.grants.approval)
 
 
 async def _attempt(

@@ -83,7 +83,7 @@ class BoundTool:
         return await self.tool.run_approved(effect, ending, scope, *self.open(scope))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ToolClasses:
     """A toolset of ``Tool`` classes, each loaded at its first use. ``open`` returns what the tools need for the call of a scope.
     ``seconds`` is their time limit, if it is not that of the class."""
