@@ -32,4 +32,7 @@ async def send_agent_message(agent_id: ManagedAgentParameter, body: SendMessage,
     return await run_idempotently(exchange, put, status=202)
 
 
-app = stream_app(router, warm_up=lambda services: (services.managed_runs, services.agents, services.read_keys(all_models=True)))
+app = stream_app(
+    router,
+    warm_up=lambda services: (services.managed_runs, services.agents, services.read_keys(all_models=True)),
+)

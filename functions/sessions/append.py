@@ -43,4 +43,4 @@ async def append(
         return json_response(Successor(successor_session_id=successor), status=308, headers={"Location": target})
 
 
-app = stream_app(router, warm_up=lambda services: (services.runs, services.agents, services.read_keys(all_models=True)))
+app = stream_app(router, warm_up=lambda services: (services.runs.turns, services.agents, services.read_keys(all_models=True)))

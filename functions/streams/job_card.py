@@ -19,4 +19,4 @@ async def job_card(name: AgentParameter, body: JobCard, request: Request, exchan
     return await run_chat(exchange, name, body.model, body.request(await request.json()), request.receive)
 
 
-app = stream_app(router, warm_up=lambda services: (services.runs, services.agents, services.read_keys(all_models=True)))
+app = stream_app(router, warm_up=lambda services: (services.runs.turns, services.agents, services.read_keys(all_models=True)))

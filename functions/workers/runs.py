@@ -29,5 +29,6 @@ async def work(services: Services, event: Mapping[str, Any], deadline: Deadline)
 
 
 handler = worker_handler(
-    work, warm_up=lambda services: (services.run_worker, services.agents, services.read_keys(all_models=True))
+    work,
+    warm_up=lambda services: (services.run_worker, services.agents, services.read_keys(all_models=True)),
 )

@@ -26,7 +26,7 @@ class ManagedServices(ClockedServices):
 
     @cached_property
     def run_turns(self) -> RunTurns:
-        return RunTurns(self.managed_agents.check, self.runs, virtual_now)
+        return RunTurns(self.managed_agents.check, self.runs.turns, virtual_now)
 
     @cached_property
     def ticks(self) -> Ticks:

@@ -134,7 +134,7 @@ class ClockedServices(ScriptedServices):
 
     @cached_property
     def runs(self) -> Runs:
-        return Runs(self.engine, self.sessions, self.config, clock=virtual_now)
+        return Runs(self.engine, lambda: self.sessions, self.config, clock=virtual_now)
 
 
 class Chats:

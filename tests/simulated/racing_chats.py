@@ -125,7 +125,7 @@ class ChatGateway(Gateway):
         """Empty the caches, as a new process has them."""
         clock, config = self.schedule.now, _config(self.window)
         self.sessions = Sessions(Cascade(config), lambda: self.summaries, clock=clock)
-        self.runs = Runs(ScriptedEngine(self._respond), self.sessions, config, clock)
+        self.runs = Runs(ScriptedEngine(self._respond), lambda: self.sessions, config, clock)
 
     def _watch(self, before: Item | None, after: Item | None) -> None:
         self.ledger.watch(before, after, self.schedule.now())

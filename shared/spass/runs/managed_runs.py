@@ -12,6 +12,7 @@ from spass.agents.spec import AgentSpec
 from spass.calls.scope import Scope
 from spass.core.errors import IdempotencyInProgress, InternalError, SessionBusy, SpassError
 from spass.core.ids import ManagedAgentId, RunId
+from spass.journal.follower import FollowedStream
 from spass.managed.execution import Execution
 from spass.managed.following import follow_run
 from spass.managed.lookup import check_not_paused, read_agent
@@ -21,7 +22,7 @@ from spass.managed.runs import begin, read_run, settle_lost
 from spass.managed.sending import send_lost, send_run
 from spass.runs.log import ReportError
 from spass.runs.managed_turns import RunTurns
-from spass.runs.service import Running, Started
+from spass.runs.service import Started
 from spass.store import idempotency
 from spass.store.idempotency import Claim, IdempotentRequest, StoredAnswer
 from spass.store.tenant_store import TenantStore
@@ -37,7 +38,7 @@ class ManagedRuns:
 
     async def stream(
         self, scope: Scope, agent_id: ManagedAgentId, content: str, report: ReportError, request: IdempotentRequest | None = None
-    ) -> Started | Running:
+    ) -> Started | FollowedStream:
         """Put ``content`` into the agent's mailbox and run the agent, or follow the run of an earlier ``request`` with this key.
         The message is stored, and the turn has begun.
 
@@ -100,14 +101,14 @@ class ManagedRuns:
 
     async def _start(
         self, scope: Scope, agent: ManagedAgent, content: str, report: ReportError, claim: Claim | None
-    ) -> Started | Running:
+    ) -> Started | FollowedStream:
         spec = self._turns.check(scope, agent)
         run = new_run(agent, RunTrigger.MESSAGE, scope.caller.identity.token_id, self._turns.clock(), depth=scope.depth)
         await start(scope.store, agent, run, content, self._turns.clock(), claim)
         agent = replace(agent, pending=agent.pending + 1)
         return await self._open(scope, agent, spec, run, report)
 
-    async def _repeat(self, scope: Scope, agent: ManagedAgent, run: Run, report: ReportError) -> Started | Running:
+    async def _repeat(self, scope: Scope, agent: ManagedAgent, run: Run, report: ReportError) -> Started | FollowedStream:
         """Follow ``run``, or execute it if its process died before the turn was recorded."""
         if run.status.is_final or await self._turns.is_live(scope.store, agent, run):
             stream = await follow_run(scope, agent.id, run.id, None)
@@ -118,7 +119,9 @@ class ManagedRuns:
         run = await begin(scope.store, run, self._turns.clock()) or run
         return await self._open(scope, agent, spec, run, report)
 
-    async def _open(self, scope: Scope, agent: ManagedAgent, spec: AgentSpec, run: Run, report: ReportError) -> Started | Running:
+    async def _open(
+        self, scope: Scope, agent: ManagedAgent, spec: AgentSpec, run: Run, report: ReportError
+    ) -> Started | FollowedStream:
         execution = Execution(scope.store, run, self._turns.clock, may_retry=False)
         return await self._turns.open(scope.streaming, agent, spec, execution, report)
 

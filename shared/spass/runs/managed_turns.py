@@ -15,13 +15,15 @@ from spass.calls.scope import Scope
 from spass.core.errors import InternalError, NothingToRun, SpassError, internal_error
 from spass.core.outcome import TurnOutcome
 from spass.core.time import Clock, epoch_s
+from spass.journal.follower import FollowedStream
 from spass.journal.head import read_head, stream_digest
 from spass.managed import mailbox
 from spass.managed.execution import Execution
 from spass.managed.records import ManagedAgent, Run
 from spass.runs.log import ReportError
 from spass.runs.request import ManagedRun, RunRequest, StreamIdentity
-from spass.runs.service import Running, Runs, Started
+from spass.runs.service import Started
+from spass.runs.turns import Turns
 from spass.store.tenant_store import TenantStore
 
 CheckAgent: TypeAlias = Callable[[Scope, ManagedAgent], AgentSpec]
@@ -33,12 +35,12 @@ class RunTurns:
     """The turns of all runs. A process has one object of this class. ``clock`` returns seconds since the epoch."""
 
     check: CheckAgent
-    runs: Runs
+    turns: Turns
     clock: Clock = time.time
 
     async def open(
         self, scope: Scope, agent: ManagedAgent, spec: AgentSpec, execution: Execution, report: ReportError
-    ) -> Started | Running:
+    ) -> Started | FollowedStream:
         """Begin the turn of a run, or follow the stream if another process has begun it. ``agent`` is as it was read right
         before the run started, or later.
 
@@ -58,7 +60,7 @@ class RunTurns:
                 form=ManagedFormat(run.id, epoch_s(run.created_at)),
                 managed=ManagedRun(execution, messages),
             )
-            stream = await self.runs.stream(scope, spec, request, report)
+            stream = await self.turns.stream(scope, spec, request, report)
         except Exception as failure:
             error = failure if isinstance(failure, SpassError) else internal_error(failure)
             await execution.fail(error, report(error))

@@ -21,17 +21,17 @@ from spass.core.events import Event, Failed, Outcome, TurnFinished
 from spass.core.memory import Memory
 from spass.core.outcome import TurnOutcome, encode_outcome
 from spass.core.time import Deadline, now
-from spass.journal.head import StreamClaim
-from spass.runs.commit import JoinedWrites, Participant, commit
-from spass.sessions.turn_request import TurnRequest
 from spass.store.idempotency import Claim, StoredAnswer
 from spass.store.leases import renewing
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a question needs neither sessions nor the journal
+    from spass.journal.head import StreamClaim
     from spass.managed.execution import Execution
+    from spass.runs.commit import Participant
     from spass.runs.log import RunLog
     from spass.sessions.conversation import Conversation
     from spass.sessions.service import Sessions
+    from spass.sessions.turn_request import TurnRequest
 
 _STOP_POLL_SECONDS: Final = 1.0
 _NO_ANSWER: Final = "The turn ended without an answer."
@@ -61,9 +61,9 @@ class Turn:
     """The turn of a session as which a run is recorded. ``participants`` join its commit. ``turn_id`` owns the hold."""
 
     sessions: "Sessions"
-    request: TurnRequest
+    request: "TurnRequest"
     turn_id: str
-    participants: tuple[Participant, ...] = ()
+    participants: "tuple[Participant, ...]" = ()
 
 
 class Run:
@@ -186,6 +186,8 @@ class Run:
 
     async def _take(self, turn: Turn) -> RunAnswer:
         """Run as a turn of a session."""
+        from spass.runs.commit import JoinedWrites, commit
+
         async with turn.sessions.hold(self._scope, turn.request, turn.turn_id) as held:
             if isinstance(held, TurnOutcome):
                 return RunAnswer(held, replayed=True)
@@ -253,7 +255,7 @@ class Run:
             return []
         return [asyncio.create_task(self.log.writer.run()), asyncio.create_task(self._watch_for_stop(self._stream))]
 
-    async def _watch_for_stop(self, stream: StreamClaim) -> None:
+    async def _watch_for_stop(self, stream: "StreamClaim") -> None:
         """Read once a second whether a client has asked to stop the turn."""
         while True:
             await asyncio.sleep(_STOP_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Run agents: *claim, session, hold, loop, commit*. One call starts any run: with or without a session, as a stream or not.
+"""Run agents. One call starts any run: with or without a session, as a stream or not.
 
 A request *claims* its run. If it may run, a ``Run`` is started. If another request runs or has run it, its stream is followed. If
 only the outcome of an earlier request is left, that is replayed.
@@ -7,63 +7,49 @@ The response of the process that runs a turn reads the log of its ``Run``. All o
 """
 
 import time
-from contextlib import suppress
-from dataclasses import replace
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
 
 from spass.agents.engine import Engine
 from spass.agents.spec import AgentSpec
 from spass.calls.scope import Scope
-from spass.core.errors import SessionBusy, TurnLost
-from spass.core.event_task import EventTask
-from spass.core.ids import AgentName, SessionId, UserId, new_id
-from spass.core.memory import MemoryOfTurn
 from spass.core.outcome import TurnOutcome, decode_outcome
 from spass.core.time import Clock
-from spass.journal.follower import FollowedStream, StreamRestarted, follow
-from spass.journal.head import StreamClaim, StreamHead, claim, stream_digest
-from spass.memory.operator import Operator
-from spass.runs.commit import Participant
-from spass.runs.log import ReportError, RunLog
-from spass.runs.operators import OperatorCommit, open_memory
-from spass.runs.request import ChatSession, RunRequest, StreamIdentity
-from spass.runs.run import Run, RunAnswer, Turn, Work
-from spass.sessions.opening import Opening
-from spass.sessions.operators import OperatorPointer
-from spass.sessions.service import Sessions
-from spass.sessions.turn_request import TurnRequest
+from spass.runs.request import RunRequest
+from spass.runs.run import Run, RunAnswer, Work
 from spass.store import idempotency
 from spass.store.idempotency import StoredAnswer
 from spass.tenancy.config import GatewayConfig
 
-_CLAIMS: Final = 10
-"""Times that a request claims its stream. Each time it met another request that was then refused or lost."""
+if TYPE_CHECKING:  # a question needs neither sessions nor the journal
+    from spass.journal.follower import FollowedStream
+    from spass.runs.log import ReportError
+    from spass.runs.turns import Turns
+    from spass.sessions.service import Sessions
 
 Started: TypeAlias = Run
-"""A run that this request has started. Its first frame is there."""
-Running: TypeAlias = FollowedStream
-"""The stream of an earlier request with the same id, which runs or is done."""
-Finished: TypeAlias = TurnOutcome
-"""The outcome that an earlier request with the same Idempotency-Key recorded, if its stream is gone."""
-
-
-class _Place(NamedTuple):
-    """The session of a turn before it is held. ``pointer`` is that of an operator."""
-
-    session: SessionId
-    user: UserId
-    opening: Opening | None = None
-    pointer: OperatorPointer | None = None
+"""A run that this request has started. If it is a turn, its first frame is there."""
 
 
 class Runs:
-    """The runs of all tenants. A process has one object of this class. ``clock`` returns seconds since the epoch."""
+    """The runs of all tenants. A process has one object of this class. ``sessions`` is called at the first turn of a session.
+    ``clock`` returns seconds since the epoch."""
 
-    def __init__(self, engine: Engine, sessions: Sessions, config: GatewayConfig, clock: Clock = time.time) -> None:
+    def __init__(
+        self, engine: Engine, sessions: "Callable[[], Sessions]", config: GatewayConfig, clock: Clock = time.time
+    ) -> None:
         self._engine = engine
         self._sessions = sessions
         self._config = config
         self._clock = clock
+
+    @cached_property
+    def turns(self) -> "Turns":
+        """The runs in sessions. A function that runs turns loads this while it starts."""
+        from spass.runs.turns import Turns
+
+        return Turns(self._engine, self._sessions(), self._config, self._clock)
 
     async def answer(self, scope: Scope, agent: AgentSpec, request: RunRequest) -> RunAnswer:
         """Run to the end and return the outcome, or that of an earlier attempt of the request. A turn of a session continues if
@@ -73,143 +59,39 @@ class Runs:
             IdempotencyInProgress, IdempotencyKeyReused: the same as ``idempotency.acquire``.
             SpassError: the run was refused or failed, and nothing of it is recorded.
         """
-        run = await self._ask(scope, agent, request) if request.session is None else await self._take(scope, agent, request)
-        if isinstance(run, TurnOutcome):
-            return RunAnswer(run, replayed=True)
-        return await (run.execute() if request.session is None else run.start().answer())
+        if request.session is not None:
+            return await (await self.turns.prepare(scope, agent, request)).start().answer()
+        run = await self._ask(scope, agent, request)
+        return await run.execute() if isinstance(run, Run) else RunAnswer(run, replayed=True)
 
     async def stream(
-        self, scope: Scope, agent: AgentSpec, request: RunRequest, report: ReportError
-    ) -> Started | Running | Finished:
-        """Start a run with a log, or follow or replay that of an earlier request. ``report`` renders the error of a failed run.
+        self, scope: Scope, agent: AgentSpec, request: RunRequest, report: "ReportError"
+    ) -> "Started | FollowedStream | TurnOutcome":
+        """Start a run with a log. ``report`` renders the error of a run that fails.
+
+        If an earlier request with the same id runs or has run it, return its stream. If that is gone, but the outcome was
+        recorded under the request's Idempotency-Key, return the outcome.
 
         Raises:
             SpassError: the run is refused. It leaves neither a new session nor a stream.
             IdempotencyKeyReused: the id or the key was used with another body.
         """
-        if request.session is None:
-            run = await self._ask(scope, agent, request, report)
-            return run if isinstance(run, TurnOutcome) else run.start()
-        identity = request.stream or StreamIdentity.of(request.idempotency)
-        for _ in range(_CLAIMS):
-            place = await self._find(scope, agent, request)
-            name = identity.filed_under or AgentName(agent.name)
-            digest = stream_digest(place.user, name, identity.message_id)
-            claimed = await claim(scope.store, digest, identity.body_hash, place.session, new_id("turn"), self._clock())
-            if isinstance(claimed, StreamClaim):
-                run = self._stream(scope, agent, request, identity, place, claimed, report).start()
-                return await run.begin() or run
-            with suppress(StreamRestarted, TurnLost):
-                return await self._join(scope, claimed)
-        raise SessionBusy("Other requests with this message_id were refused just now; try again.", retry_after=1)
+        if request.session is not None:
+            return await self.turns.stream(scope, agent, request, report)
+        run = await self._ask(scope, agent, request, report)
+        return run.start() if isinstance(run, Run) else run
 
     async def _ask(
-        self, scope: Scope, agent: AgentSpec, request: RunRequest, report: ReportError | None = None
+        self, scope: Scope, agent: AgentSpec, request: RunRequest, report: "ReportError | None" = None
     ) -> Run | TurnOutcome:
         """Return a run without a session, or the outcome that an earlier attempt of the request recorded."""
-        key = request.idempotency
+        key, log = request.idempotency, None
         claimed = await idempotency.acquire(scope.store, key) if key is not None else None
         if isinstance(claimed, StoredAnswer):
             return decode_outcome(claimed.body)
+        if report is not None:
+            from spass.runs.log import RunLog
+
+            log = RunLog(scope, agent.run(scope.caller.request_id), request.form, report, self._clock)
         work = Work(agent=agent, message=request.message, given=request.given)
-        run = agent.run(scope.caller.request_id)
-        log = RunLog(scope, run, request.form, report, self._clock) if report is not None else None
         return Run(self._engine, scope, work, claim=claimed, log=log)
-
-    async def _take(self, scope: Scope, agent: AgentSpec, request: RunRequest) -> Run:
-        """Return a run in a session that nobody follows."""
-        place = await self._find(scope, agent, request)
-        turn = self._turn_request(scope, agent, request, place)
-        calls = scope.for_agent(AgentName(agent.name), place.session)
-        work, participants = self._work(calls, agent, request, place)
-        return Run(self._engine, calls, work, turn=Turn(self._sessions, turn, new_id("turn"), participants))
-
-    def _stream(
-        self,
-        scope: Scope,
-        agent: AgentSpec,
-        request: RunRequest,
-        identity: StreamIdentity,
-        place: _Place,
-        claimed: StreamClaim,
-        report: ReportError,
-    ) -> Run:
-        """Return the attempt of a stream that ``claimed`` gives the right to."""
-        if place.opening is not None:
-            place = place._replace(session=claimed.head.session)  # that of a lost attempt, if there was one
-        name = identity.filed_under or AgentName(agent.name)
-        turn = replace(
-            self._turn_request(scope, agent, request, place),
-            stream=claimed,
-            message_id=identity.message_id,
-            filed_under=name if place.pointer is not None else None,
-        )
-        calls = scope.for_agent(AgentName(agent.name), place.session).with_time_for_cut
-        log = RunLog(calls, turn.run, request.form, report, self._clock, claimed, identity.message_id)
-        work, participants = self._work(calls, agent, request, place, log)
-        return Run(
-            self._engine,
-            calls,
-            work,
-            turn=Turn(self._sessions, turn, claimed.head.owner, participants),
-            log=log,
-            deadline=scope.deadline,
-            execution=request.managed.execution if request.managed is not None else None,
-        )
-
-    async def _find(self, scope: Scope, agent: AgentSpec, request: RunRequest) -> _Place:
-        """Return the session that the request asks for."""
-        name, session = AgentName(agent.name), request.session
-        if isinstance(session, Operator):
-            workspace = agent.session_workspace(request.workspace)
-            opening, pointer = await self._sessions.open_operator(scope, name, session, workspace)
-            return _Place(opening.session, session.user, opening, pointer)
-        user = scope.caller.require_user()
-        if isinstance(session, ChatSession):
-            workspace = agent.session_workspace(request.workspace)
-            opening = await self._sessions.open(scope, name, session.wanted, session.earlier, workspace, session.title)
-            return _Place(opening.session, user, opening)
-        return _Place(SessionId(session or ""), user)
-
-    def _turn_request(self, scope: Scope, agent: AgentSpec, request: RunRequest, place: _Place) -> TurnRequest:
-        return TurnRequest(
-            place.session,
-            place.user,
-            request.message,
-            agent.run(scope.caller.request_id),
-            self._config.model(agent.model).context_window,
-            request.idempotency,
-            opening=place.opening,
-            workspace=request.workspace,
-            operator=request.operator.id if request.operator is not None else None,
-        )
-
-    def _work(
-        self, calls: Scope, agent: AgentSpec, request: RunRequest, place: _Place, log: RunLog | None = None
-    ) -> tuple[Work, tuple[Participant, ...]]:
-        """Return the work of a turn, and what joins its commit: the end of its stream, that of a managed agent's run, and the
-        next state of an operator. The work and the operator share a memory."""
-        memory: MemoryOfTurn | None = None
-        participants: list[Participant] = [log] if log is not None else []
-        if log is not None and request.managed is not None:
-            from spass.managed.run_end import RunSuccess
-
-            execution = request.managed.execution
-            participants.append(RunSuccess(execution.store, execution.run, request.managed.delivered, log, execution.clock))
-        if place.pointer is not None:
-            memory = open_memory(self._engine, calls, agent, place.pointer.operator)
-            participants.append(OperatorCommit(place.pointer, memory, request.message))
-        return Work(agent=agent, message=request.message, given=request.given, memory=memory), tuple(participants)
-
-    async def _join(self, scope: Scope, head: StreamHead) -> Running:
-        """Follow the stream of an earlier request, once its first frame is there.
-
-        Raises:
-            StreamRestarted, TurnLost: that request was refused or lost. This one may claim the stream.
-        """
-        follower = await follow(scope.store, head.digest, clock=self._clock, head=head)
-        stream: FollowedStream = EventTask(follower.frames(scope.deadline.remaining()))
-        await stream.wait_for_event(0)
-        if not stream.events:
-            await stream.result()
-        return stream

@@ -21,8 +21,6 @@ from spass.web.exchange import Exchange, render_cost_headers
 from spass.web.idempotency import REPLAYED_HEADER
 from spass.web.json import json_response
 from spass.web.operators import operator_of, refuse_sessions
-from spass.web.sse import stream_response, wait_for_first, yield_frames
-from spass.web.streams import EVENT_STYLE, RESUMABLE_STYLE, answer_followed, answer_live, report_failure
 
 STREAM_RESPONSE: Final = {"content": {"text/event-stream": {}}, "description": "With `stream`, the events of the run."}
 """The stream as OpenAPI describes it."""
@@ -85,6 +83,9 @@ async def stream_run(exchange: Exchange, agent: AgentSpec, request: RunRequest, 
         SpassError: the run is refused. It leaves neither a new session nor a stream.
         ClientDisconnect: the client disconnected before the first event of a run that ends with it.
     """
+    from spass.web.sse import stream_response, wait_for_first, yield_frames
+    from spass.web.streams import EVENT_STYLE, RESUMABLE_STYLE, answer_followed, answer_live, report_failure
+
     scope = exchange.scope.streaming
     scope = scope.as_owner if request.operator is not None else scope
     run = await exchange.services.runs.stream(scope, agent, request, partial(report_failure, exchange))

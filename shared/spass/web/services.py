@@ -389,7 +389,7 @@ class Services:
     def runs(self) -> "Runs":
         from spass.runs.service import Runs
 
-        return Runs(self.engine, self.sessions, self.config)
+        return Runs(self.engine, lambda: self.sessions, self.config)
 
     @cached_property
     def followers(self) -> "Followers":
@@ -422,7 +422,7 @@ class Services:
     def run_turns(self) -> "RunTurns":
         from spass.runs.managed_turns import RunTurns
 
-        return RunTurns(self.managed_agents.check, self.runs)
+        return RunTurns(self.managed_agents.check, self.runs.turns)
 
     @cached_property
     def managed_runs(self) -> "ManagedRuns":
