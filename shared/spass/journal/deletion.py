@@ -3,7 +3,6 @@
 from contextlib import suppress
 
 from spass.core.errors import StorageUnavailable
-from spass.core.tasks import run_concurrently
 from spass.journal.head import StreamHead
 from spass.store import keys
 from spass.store.table import ConditionFailed
@@ -23,6 +22,6 @@ async def remove_if_session_is_deleted(store: TenantStore, head: StreamHead) -> 
             if item is None or "deleted_at" in item:
                 partition = keys.session_partition(store.tenant, session)
                 chunks = await store.table.query(partition, prefix=keys.stream_chunk_prefix(head.digest, head.attempt))
-                await run_concurrently([store.table.write(Delete(keys.Key(partition, str(item["sk"])))) for item in chunks])
+                await store.table.delete(chunks)
                 with suppress(ConditionFailed):  # another attempt has begun
                     await store.table.write(Delete(keys.stream_head(store.tenant, head.digest), Equals("owner", head.owner)))

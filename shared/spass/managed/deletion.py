@@ -169,7 +169,7 @@ async def _remove_items(store: TenantStore, agent: ManagedAgentId, deadline: Dea
         while items := await store.table.query(partition, prefix=prefix, limit=_ITEMS_PER_BATCH):
             if not deadline.remaining():
                 return False
-            await run_concurrently([store.table.write(Delete(keys.Key(partition, str(item["sk"])))) for item in items])
+            await store.table.delete(items)
     if texts := await store.objects.list_keys(agent_folder(agent)):
         await store.objects.delete(texts)
     return True

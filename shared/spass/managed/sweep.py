@@ -6,7 +6,7 @@ without long texts costs nothing. Runs that wait in the tenant's line are read t
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +25,7 @@ from spass.redaction.log import failure_line, write_line
 from spass.store import keys
 from spass.store.codec import decode
 from spass.store.objects import ObjectSummary
+from spass.store.orphans import remove_orphans
 from spass.store.table import ConditionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Delete, Equals, Update
@@ -148,16 +149,13 @@ class ManagedSweep:
         self.swept.resent += 1
 
     async def _remove_texts(self) -> None:
-        async for agent, texts in self._store.objects.list_folders(FOLDER):
-            if not self._deadline.remaining():
-                return
-            async with self._counted_failure(f"{FOLDER}{agent}"):
-                await self._remove_unwritten(ManagedAgentId(agent), [text for text in texts if self._is_old(text)])
+        def guard(agent: str) -> AbstractAsyncContextManager[None]:
+            return self._counted_failure(f"{FOLDER}{agent}")
 
-    async def _remove_unwritten(self, agent: ManagedAgentId, texts: Sequence[ObjectSummary]) -> None:
-        unwritten = [text.key for text in texts if not await has_item(self._store, agent, text)]
-        await self._store.objects.delete(unwritten)
-        self.swept.texts += len(unwritten)
+        self.swept.texts += await remove_orphans(self._store, FOLDER, self._is_old, self._unwritten, self._deadline, guard)
+
+    async def _unwritten(self, agent: str, texts: Sequence[ObjectSummary]) -> list[str]:
+        return [text.key for text in texts if not await has_item(self._store, ManagedAgentId(agent), text)]
 
     def _is_old(self, text: ObjectSummary) -> bool:
         return UNWRITTEN_SECONDS <= self._clock() - text.modified < _LOOKBACK_SECONDS

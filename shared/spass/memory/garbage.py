@@ -2,12 +2,10 @@
 
 from typing import Final
 
-from spass.core.tasks import run_concurrently
 from spass.memory.operator import Operator
 from spass.memory.state import read_state
 from spass.store import keys
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import Delete
 
 _NOTES_PER_BATCH: Final = 50
 
@@ -26,7 +24,7 @@ async def remove_garbage(store: TenantStore, operator: Operator) -> bool:
     async for items in store.table.pages(partition, prefix=keys.NOTE_PREFIX, size=_NOTES_PER_BATCH):
         state = await read_state(store, operator)
         present = state.generation if state is not None else None
-        garbage = [keys.Key(partition, str(item["sk"])) for item in items if item["generation"] != present]
-        await run_concurrently([store.table.write(Delete(key)) for key in garbage])
+        garbage = [item for item in items if item["generation"] != present]
+        await store.table.delete(garbage)
         found |= bool(garbage)
     return found

@@ -1,11 +1,14 @@
 """Remove bodies of turns that were never committed, because a process died before the commit."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from spass.core.ids import SessionId
 from spass.core.time import Deadline
 from spass.sessions.record import OVERFLOW_FOLDER, stored_overflow_key
 from spass.store import keys
+from spass.store.objects import ObjectSummary
+from spass.store.orphans import remove_orphans
 from spass.store.tenant_store import TenantStore
 
 UNCOMMITTED_SECONDS: Final = 24 * 3600
@@ -23,17 +26,15 @@ async def sweep_bodies(store: TenantStore, at: int, deadline: Deadline) -> int:
     Raises:
         StorageUnavailable: the table or the bucket does not answer. Bodies removed before stay removed.
     """
-    removed = 0
-    async for session, bodies in store.objects.list_folders(OVERFLOW_FOLDER):
-        if not deadline.remaining():
-            break
-        old = [body.key for body in bodies if UNCOMMITTED_SECONDS <= at - body.modified < _LOOKBACK_SECONDS]
-        if old:
-            referenced = await _referenced_keys(store, SessionId(session))
-            uncommitted = [key for key in old if key not in referenced]
-            await store.objects.delete(uncommitted)
-            removed += len(uncommitted)
-    return removed
+
+    async def uncommitted(session: str, bodies: Sequence[ObjectSummary]) -> list[str]:
+        referenced = await _referenced_keys(store, SessionId(session))
+        return [body.key for body in bodies if body.key not in referenced]
+
+    def is_due(body: ObjectSummary) -> bool:
+        return UNCOMMITTED_SECONDS <= at - body.modified < _LOOKBACK_SECONDS
+
+    return await remove_orphans(store, OVERFLOW_FOLDER, is_due, uncommitted, deadline)
 
 
 async def _referenced_keys(store: TenantStore, session: SessionId) -> set[str]:

@@ -1,12 +1,12 @@
 """The table as one tenant sees it: typed reads and conditional writes."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
-from spass.core.tasks import back_off
+from spass.core.tasks import back_off, run_concurrently
 from spass.core.time import now_s
 from spass.store.attributes import Item
 from spass.store.invocation import ServiceCall, invoke, retry_once
@@ -188,6 +188,10 @@ class GuardedTable:
         """
         self._guard(write.key.pk)
         return (await self._call(_OPERATIONS[type(write)], self._client.write, {"write": write})).value
+
+    async def delete(self, items: Iterable[Item]) -> None:
+        """Delete ``items`` concurrently, whatever they hold by now. Errors are those of ``write``."""
+        await run_concurrently([self.write(Delete(Key(str(item["pk"]), str(item["sk"])))) for item in items])
 
     async def transact(self, writes: Sequence[Write], *, token: str) -> None:
         """Do all of ``writes`` or none.

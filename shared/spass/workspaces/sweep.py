@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
 from spass.core.ids import WorkspaceId
-from spass.core.tasks import run_concurrently
 from spass.core.time import Deadline
 from spass.store.keys import (
     DELETED_GENERATION_PREFIX,
@@ -101,7 +100,7 @@ async def _remove_versions(store: TenantStore, workspace_id: WorkspaceId, genera
         items = await store.table.query(partition, limit=_CONCURRENT_DELETES)
         if not items:
             return True
-        await run_concurrently([store.table.write(Delete(Key(partition, str(item["sk"])))) for item in items])
+        await store.table.delete(items)
     return False
 
 

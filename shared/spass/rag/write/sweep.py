@@ -16,6 +16,8 @@ from spass.core.time import Deadline
 from spass.rag.index.manifest import Manifest, encode_garbage, list_manifests, read_manifest
 from spass.rag.write.merge_policy import needs_merge_job
 from spass.store import keys
+from spass.store.objects import ObjectSummary
+from spass.store.orphans import remove_orphans
 from spass.store.table import ConditionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Equals, Update
@@ -83,18 +85,11 @@ async def _list_objects(store: TenantStore, path: str) -> Sequence[str]:
 
 
 async def _sweep_orphans(store: TenantStore, now: int, deadline: Deadline) -> int:
-    removed = 0
-    async for name, listed in store.objects.list_folders(_FOLDER):
-        index = IndexId(name)
-        if not deadline.remaining():
-            break
-        old = [entry.key for entry in listed if entry.modified + ORPHAN_SECONDS <= now]
-        if old:
-            manifest = await read_manifest(store, index)
-            orphans = [key for key in old if not _is_referenced(manifest, key.removeprefix(f"{_FOLDER}{index}/"))]
-            await store.objects.delete(orphans)
-            removed += len(orphans)
-    return removed
+    async def unlisted(index: str, objects: Sequence[ObjectSummary]) -> list[str]:
+        manifest = await read_manifest(store, IndexId(index))
+        return [one.key for one in objects if not _is_referenced(manifest, one.key.removeprefix(f"{_FOLDER}{index}/"))]
+
+    return await remove_orphans(store, _FOLDER, lambda one: one.modified + ORPHAN_SECONDS <= now, unlisted, deadline)
 
 
 def _is_referenced(manifest: Manifest, path: str) -> bool:
