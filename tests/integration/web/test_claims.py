@@ -16,7 +16,6 @@ from spass.store.leases import LEASE_SECONDS, LeaseLost
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Delete
 from spass.tenancy.response_model import ResponseModel
-from spass.web import idempotency
 from spass.web.exchange import Exchange
 from spass.web.idempotency import RouteResult, run_idempotently, stream_idempotently
 from spass.web.services import Services
@@ -85,7 +84,7 @@ SENDS = pytest.mark.parametrize("send", [_send_blocking, _send_streaming], ids=[
 
 @pytest.fixture(autouse=True)
 def _renew_every_20_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idempotency, "renewing", functools.partial(leases.renewing, every=0.02))
+    monkeypatch.setattr("spass.store.idempotency.renewing", functools.partial(leases.renewing, every=0.02))
 
 
 @SENDS
