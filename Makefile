@@ -84,7 +84,7 @@ format: $(ENV)/dev.stamp ## format the code and apply the safe fixes
 bench-env: $(ENV)/bench.stamp $(EDITOR)/editor.stamp $(PEERS_ENV)/peers.stamp bench/peers/node_modules/.stamp node_modules/.stamp ## install what the benches need
 
 bench: bench-env ## measure overhead, agent kinds, operators, managed agents, delegates, workspaces, edits, the sandbox, streams, cold starts, AWS calls, sessions, search, retrieval and the page (see bench/)
-	@for bench in overhead kinds operators managed delegate workspace edit sandbox streams stream coldstart calls limits sessions recall search rag memory candidates texts page; do $(WITH_NODE) $(PY) -m bench.$$bench; done
+	@for bench in overhead kinds operators managed delegate workspace edit sandbox streams stream coldstart calls layers limits sessions recall search rag memory candidates texts page; do $(WITH_NODE) $(PY) -m bench.$$bench; done
 
 page: $(ENV)/bin/activate node_modules/.page.stamp ## build the page in ui/ into .page/
 	@$(PY) -m local.page_build
