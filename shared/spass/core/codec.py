@@ -13,7 +13,7 @@ The decoder of a dataclass is compiled once. Annotations are types, not texts; `
 import base64
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from enum import Enum
 from functools import cache
@@ -36,6 +36,7 @@ from typing import (
 )
 
 from spass.core.cost import decimal_text
+from spass.core.errors import InternalError, internal_error
 from spass.core.json import dump
 from spass.core.messages import Json
 
@@ -59,6 +60,14 @@ R = TypeVar("R", bound=Dataclass)
 @dataclasses.dataclass(frozen=True, slots=True)
 class AsJson:
     """``Annotated[T, AsJson()]``: the field is stored as JSON text, because it may hold fractions, which attributes cannot."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AsList:
+    """``Annotated[D, AsList()]``: the dataclass is stored as the list of its members. The last ``optional`` are left out if they
+    are all empty."""
+
+    optional: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,13 +123,18 @@ def decode_message(annotation: Any, value: Json, name: str) -> Any:  # noqa: ANN
         raise error.inside(name) from None
 
 
-def encode_record(record: Dataclass) -> dict[str, Any]:
-    """Return the members of ``record`` as they are stored, without those that are None."""
+def encode_record(record: Dataclass, *, without: Collection[str] = (), keep_none: bool = False) -> dict[str, Any]:
+    """Return the members of ``record`` as they are stored, except ``without``, and without those that are None, unless
+    ``keep_none``."""
     found: dict[str, Any] = {}
     for name, stored, encode in _encoders(type(record)):
+        if name in without:
+            continue
         value = getattr(record, name)
         if value is not None:
             found[stored] = encode(value)
+        elif keep_none:
+            found[stored] = None
     return found
 
 
@@ -147,6 +161,11 @@ def decode_record(kind: type[R], stored: Mapping[str, Any], /, **given: object) 
     return kind(**values)
 
 
+def broken_record(name: str, error: WrongValue) -> InternalError:
+    """Return the error that clients see instead of ``error``. The log tells the ``name`` of the record and the field."""
+    return internal_error(InternalError(f"The stored {name}{error.path} {error.problem}."))
+
+
 def _compile(annotation: Any, *, is_message: bool) -> Decoder:  # noqa: ANN401 (an annotation has no type of its own)
     """Return what decodes values of a type."""
     if _is_json(annotation):
@@ -160,6 +179,8 @@ def _compile(annotation: Any, *, is_message: bool) -> Decoder:  # noqa: ANN401 (
         return _union_decoder(arguments, is_message=is_message)
     if origin is Literal:
         return _choice_decoder({choice: choice for choice in arguments})
+    if marks := [mark for mark in _marks(annotation) if isinstance(mark, AsList)]:
+        return _list_decoder(arguments[0], marks[0].optional)
     is_mapping = origin not in (Annotated, tuple, frozenset)
     inner = _compile(arguments[1 if is_mapping else 0], is_message=is_message)
     if origin is Annotated:
@@ -262,6 +283,27 @@ def _tuple_decoder(member: Decoder) -> Decoder:
     return decode
 
 
+def _list_decoder(annotation: Any, optional: int) -> Decoder:  # noqa: ANN401 (an annotation has no type of its own)
+    kind = _dataclass_in(annotation)
+    decoders = [_compile(member, is_message=False) for member in _annotations(kind).values()]
+    may_be_none = _may_be_none(annotation)
+
+    def decode(value: object) -> object:
+        if value is None and may_be_none:
+            return None
+        if not isinstance(value, list | tuple) or not len(decoders) - optional <= len(value) <= len(decoders):
+            raise WrongValue
+        members, number = [], 0
+        try:
+            for number, member in enumerate(value):
+                members.append(decoders[number](member))
+        except WrongValue as error:
+            raise error.inside(f"[{number}]") from None
+        return kind(*members)
+
+    return decode
+
+
 def _set_decoder(member: Decoder) -> Decoder:
     def decode(value: object) -> object:
         if not isinstance(value, set | frozenset):
@@ -357,6 +399,8 @@ def _encoders(kind: type) -> Sequence[tuple[str, str, Encoder]]:
 
 def _encoder(annotation: Any) -> Encoder:  # noqa: ANN401 (an annotation has no type of its own)
     origin, arguments = get_origin(annotation), get_args(annotation)
+    if marks := [mark for mark in _marks(annotation) if isinstance(mark, AsList)]:
+        return _list_encoder(_dataclass_in(arguments[0]), marks[0].optional)
     if origin is Annotated:
         inner = _encoder(arguments[0])
         return (lambda value: dump(inner(value))) if AsJson() in arguments[1:] else inner
@@ -368,6 +412,23 @@ def _encoder(annotation: Any) -> Encoder:  # noqa: ANN401 (an annotation has no 
     if annotation is Decimal:
         return decimal_text
     return encode_record if _is_dataclass(annotation) else _UNCHANGED
+
+
+def _list_encoder(kind: type, optional: int) -> Encoder:
+    encoders = _encoders(kind)
+
+    def encode(record: object) -> list[Any]:
+        members = [getattr(record, name) for name, _, _ in encoders]
+        if optional and not any(members[-optional:]):
+            del members[-optional:]
+        pairs = zip(members, encoders, strict=False)
+        return [None if member is None else encode_member(member) for member, (_, _, encode_member) in pairs]
+
+    return encode
+
+
+def _dataclass_in(annotation: Any) -> type:  # noqa: ANN401 (an annotation has no type of its own)
+    return next(kind for kind in (annotation, *get_args(annotation)) if _is_dataclass(kind))
 
 
 def _stored_name(name: str, annotation: Any) -> str:  # noqa: ANN401 (an annotation has no type of its own)

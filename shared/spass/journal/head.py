@@ -286,9 +286,7 @@ def _is_unchanged(earlier: StreamHead | None, now: float) -> Condition:
 
 
 def _attributes(head: StreamHead) -> dict[str, Value]:
-    attributes = encode(head)
-    del attributes["digest"]  # it is in the key
-    return attributes
+    return encode(head, without=("digest",))  # it is in the key
 
 
 def _decode_head(digest: str, item: Item) -> StreamHead:

@@ -58,8 +58,7 @@ class NewMessage:
 
     def write(self, store: TenantStore, agent: ManagedAgentId, seq: int) -> Put:
         """Return the write of the message with its number, which must be free."""
-        attributes = encode(self.numbered(seq))
-        del attributes["content"]
+        attributes = encode(self.numbered(seq), without=("content",))
         return Put(keys.managed_message(store.tenant, agent, seq), attributes | self.text, ITEM_ABSENT)
 
 

@@ -3,8 +3,9 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
+from spass.core.codec import AsList, encode_record
 from spass.core.cost import NO_COST, Cost, decimal_text
 from spass.core.effects import ToolOutcome
 from spass.core.events import Event, Outcome
@@ -14,6 +15,7 @@ from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, T
 from spass.core.time import Clock, Timestamp, timestamp
 from spass.store import keys
 from spass.store.attributes import Item, Value
+from spass.store.codec import decode
 from spass.store.overflow import Overflow
 from spass.store.tenant_store import TenantStore
 
@@ -51,17 +53,6 @@ class ToolRun:
     def of(cls, tool: ToolOutcome) -> "ToolRun":
         return cls(tool.call.id, tool.call.name, tool.duration_ms, tool.rich, tool.waiting)
 
-    def to_json(self) -> list[Json]:
-        """Return the run as it is stored. Most calls have neither of the last two."""
-        stored: list[Json] = [self.call_id, self.name, self.duration_ms]
-        return [*stored, [*self.rich], [*self.waiting]] if self.rich or self.waiting else stored
-
-    @classmethod
-    def from_json(
-        cls, call_id: str, name: str, duration_ms: int, rich: Sequence[Json] = (), waiting: Sequence[ApprovalId] = ()
-    ) -> "ToolRun":
-        return cls(call_id, name, duration_ms, tuple(rich), tuple(waiting))
-
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
@@ -73,10 +64,10 @@ class TurnRecord:
 
     id: str
     messages: tuple[StoredMessage, ...]
-    usage: TokenUsage
+    usage: Annotated[TokenUsage, AsList()]
     turns: int
     finish_reason: FinishReason
-    tools: tuple[ToolRun, ...] = ()
+    tools: tuple[Annotated[ToolRun, AsList(optional=2)], ...] = ()
     cost_usd: str | None = None
 
     @property
@@ -171,15 +162,8 @@ def stored_overflow_key(item: Item) -> str | None:
 
 
 def _encode(record: TurnRecord) -> bytes:
-    body: dict[str, Json] = {
-        "messages": [_encode_message(message) for message in record.messages],
-        "usage": [record.usage.prompt_tokens, record.usage.completion_tokens],
-        "turns": record.turns,
-        "finish_reason": record.finish_reason.value,
-        "tools": [run.to_json() for run in record.tools],
-        "cost_usd": record.cost_usd,
-    }
-    return dump_bytes(body)
+    others = encode_record(record, without=("id", "messages"), keep_none=True)
+    return dump_bytes({"messages": [_encode_message(message) for message in record.messages], **others})
 
 
 def _encode_message(stored: StoredMessage) -> dict[str, Json]:
@@ -188,16 +172,8 @@ def _encode_message(stored: StoredMessage) -> dict[str, Json]:
 
 def _decode(turn_id: str, body: str) -> TurnRecord:
     stored: dict[str, Any] = json.loads(body)
-    prompt_tokens, completion_tokens = stored["usage"]
-    return TurnRecord(
-        turn_id,
-        tuple(_decode_message(message) for message in stored["messages"]),
-        TokenUsage(prompt_tokens, completion_tokens),
-        stored["turns"],
-        FinishReason(stored["finish_reason"]),
-        tuple(ToolRun.from_json(*run) for run in stored["tools"]),
-        stored["cost_usd"],
-    )
+    messages = tuple(_decode_message(message) for message in stored["messages"])
+    return decode(TurnRecord, stored, id=turn_id, messages=messages)
 
 
 def message_json(stored: StoredMessage) -> dict[str, Json]:

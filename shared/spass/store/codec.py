@@ -1,18 +1,18 @@
 """Convert dataclasses to the attributes of an item, and back (``core.codec``)."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
-from spass.core.codec import Dataclass, WrongValue, decode_record, encode_record
-from spass.core.errors import InternalError, internal_error
+from spass.core.codec import Dataclass, WrongValue, broken_record, decode_record, encode_record
 from spass.store.attributes import Value
 
 R = TypeVar("R", bound=Dataclass)
 
 
-def encode(record: Dataclass) -> dict[str, Value]:
-    """Return the attributes of ``record`` without those that are None, so that conditions can test whether they exist."""
-    return encode_record(record)
+def encode(record: Dataclass, *, without: Collection[str] = ()) -> dict[str, Value]:
+    """Return the attributes of ``record``, except ``without``, and without those that are None, so that conditions can test
+    whether they exist."""
+    return encode_record(record, without=without)
 
 
 def decode(kind: type[R], item: Mapping[str, Any], /, **given: object) -> R:
@@ -25,5 +25,5 @@ def decode(kind: type[R], item: Mapping[str, Any], /, **given: object) -> R:
         return decode_record(kind, item, **given)
     except WrongValue as error:
         place = " ".join(str(item[name]) for name in ("pk", "sk") if name in item)
-        broken = InternalError(f"The stored {kind.__name__} {place}{error.path} {error.problem}.")
-        raise internal_error(broken) from broken
+        broken = broken_record(f"{kind.__name__} {place}", error)
+        raise broken from broken.__cause__

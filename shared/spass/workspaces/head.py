@@ -94,8 +94,7 @@ async def list_heads(
 def swap_write(tenant: TenantId, workspace_id: WorkspaceId, before: WorkspaceHead, after: WorkspaceHead) -> Update:
     """Return the write that replaces the head ``before`` by ``after``, on condition that ``before`` is still the head. It keeps
     attributes that a later release has stored."""
-    attributes = encode(after)
-    del attributes["is_stored"]
+    attributes = encode(after, without=("is_stored",))
     return Update(workspace(tenant, workspace_id), set=attributes, when=_is_current(before))
 
 
