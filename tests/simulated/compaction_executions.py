@@ -9,9 +9,10 @@ from typing import Any, Final
 from spass.core.errors import SessionArchived, SpassError
 from spass.core.ids import JobId, SessionId
 from spass.core.time import Deadline
-from spass.sessions.compaction.job import Job, decode_job
+from spass.sessions.compaction.job import Job
 from spass.sessions.compaction.jobs import CompactionJobs
 from spass.sessions.compaction.steps import CompactionSteps
+from spass.store.codec import decode
 from spass.testing.faults import Crash, inject
 from spass.testing.state_machine import StateMachine
 from tests.simulated.aws import COMPACTION_MACHINE, JOB_TARGETS
@@ -77,7 +78,7 @@ class CompactionExecutions:
     def stored(self) -> list[Job]:
         """Return all stored jobs."""
         items = (item for item in self.gateway.aws.table.items() if item["sk"] == "JOB")
-        return sorted(map(decode_job, items), key=lambda job: job.id)
+        return sorted((decode(Job, item) for item in items), key=lambda job: job.id)
 
     async def look(self, job: JobId) -> Job:
         """Return the job as its owner sees it."""

@@ -55,6 +55,7 @@ class Dataclass(Protocol):
 
 
 R = TypeVar("R", bound=Dataclass)
+M = TypeVar("M")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -179,13 +180,13 @@ def _compile(annotation: Any, *, is_message: bool) -> Decoder:  # noqa: ANN401 (
         return _union_decoder(arguments, is_message=is_message)
     if origin is Literal:
         return _choice_decoder({choice: choice for choice in arguments})
-    if marks := [mark for mark in _marks(annotation) if isinstance(mark, AsList)]:
-        return _list_decoder(arguments[0], marks[0].optional)
-    is_mapping = origin not in (Annotated, tuple, frozenset)
+    if mark := _mark(annotation, AsList):
+        return _list_decoder(arguments[0], mark.optional)
+    is_mapping = origin not in (Annotated, tuple)
     inner = _compile(arguments[1 if is_mapping else 0], is_message=is_message)
     if origin is Annotated:
-        return _json_decoder(inner) if AsJson() in arguments[1:] else inner
-    return _mapping_decoder(inner) if is_mapping else _tuple_decoder(inner) if origin is tuple else _set_decoder(inner)
+        return _json_decoder(inner) if _mark(annotation, AsJson) else inner
+    return _mapping_decoder(inner) if is_mapping else _tuple_decoder(inner)
 
 
 def _plain_decoder(kind: type, *, is_message: bool) -> Decoder:
@@ -304,15 +305,6 @@ def _list_decoder(annotation: Any, optional: int) -> Decoder:  # noqa: ANN401 (a
     return decode
 
 
-def _set_decoder(member: Decoder) -> Decoder:
-    def decode(value: object) -> object:
-        if not isinstance(value, set | frozenset):
-            raise WrongValue
-        return frozenset(map(member, value))
-
-    return decode
-
-
 def _mapping_decoder(member: Decoder) -> Decoder:
     def decode(value: object) -> object:
         if not isinstance(value, dict):
@@ -381,7 +373,7 @@ def _decoders(kind: type) -> Sequence[tuple[str, str, Decoder, object]]:
 
 
 def _absent_value(annotation: Any, default: object) -> object:  # noqa: ANN401 (an annotation has no type of its own)
-    if Required() in _marks(annotation):
+    if _mark(annotation, Required):
         return _MISSING
     return None if default is _MISSING and _may_be_none(annotation) else default
 
@@ -399,11 +391,11 @@ def _encoders(kind: type) -> Sequence[tuple[str, str, Encoder]]:
 
 def _encoder(annotation: Any) -> Encoder:  # noqa: ANN401 (an annotation has no type of its own)
     origin, arguments = get_origin(annotation), get_args(annotation)
-    if marks := [mark for mark in _marks(annotation) if isinstance(mark, AsList)]:
-        return _list_encoder(_dataclass_in(arguments[0]), marks[0].optional)
+    if mark := _mark(annotation, AsList):
+        return _list_encoder(_dataclass_in(arguments[0]), mark.optional)
     if origin is Annotated:
         inner = _encoder(arguments[0])
-        return (lambda value: dump(inner(value))) if AsJson() in arguments[1:] else inner
+        return (lambda value: dump(inner(value))) if _mark(annotation, AsJson) else inner
     if origin in (Union, UnionType):
         encoders = {_encoder(argument) for argument in arguments if argument is not NoneType}
         return encoders.pop() if len(encoders) == 1 else _UNCHANGED
@@ -432,11 +424,13 @@ def _dataclass_in(annotation: Any) -> type:  # noqa: ANN401 (an annotation has n
 
 
 def _stored_name(name: str, annotation: Any) -> str:  # noqa: ANN401 (an annotation has no type of its own)
-    return next((mark.name for mark in _marks(annotation) if isinstance(mark, StoredAs)), name)
+    mark = _mark(annotation, StoredAs)
+    return name if mark is None else mark.name
 
 
-def _marks(annotation: Any) -> Sequence[object]:  # noqa: ANN401 (an annotation has no type of its own)
-    return get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+def _mark(annotation: Any, kind: type[M]) -> M | None:  # noqa: ANN401 (an annotation has no type of its own)
+    marks = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+    return next((mark for mark in marks if isinstance(mark, kind)), None)
 
 
 def _is_json(annotation: object) -> bool:

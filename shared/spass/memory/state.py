@@ -15,7 +15,7 @@ from spass.core.messages import Json
 from spass.core.time import Timestamp
 from spass.memory.operator import Operator
 from spass.store import keys
-from spass.store.attributes import Item, Value
+from spass.store.attributes import Value
 from spass.store.codec import decode
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Equals, Put, Update
@@ -62,12 +62,7 @@ async def read_state(store: TenantStore, operator: Operator) -> OperatorState | 
         StorageUnavailable: AWS throttled all retries or was unreachable.
     """
     item = await store.table.get(keys.operator_state(store.tenant, operator.user, operator.id))
-    return decode_state(item) if item is not None else None
-
-
-def decode_state(item: Item) -> OperatorState:
-    """Return what a stored item holds."""
-    return decode(OperatorState, item)
+    return decode(OperatorState, item) if item is not None else None
 
 
 def state_creation(store: TenantStore, operator: Operator, session: SessionId, agent: AgentName, at: Timestamp) -> Put:

@@ -38,7 +38,6 @@ class Record:
     state: Annotated[Json, AsJson()]
     parts: Annotated[tuple[Inner, ...], AsJson(), StoredAs("retired")] = ()
     body: bytes = b""
-    names: frozenset[str] = frozenset()
     tags: tuple[str, ...] = ()
     details: Mapping[str, Json] = field(default_factory=dict)
     hold: Inner | None = None
@@ -55,7 +54,6 @@ RECORD: Final = Record(
     0.5,
     (Inner(3),),
     b"x",
-    frozenset({"n"}),
     ("a",),
     {"b": 1},
 )
@@ -69,7 +67,6 @@ STORED: Final[dict[str, Any]] = {
     "state": "0.5",
     "retired": '[{"number":3,"cost":"0.5"}]',
     "body": b"x",
-    "names": frozenset({"n"}),
     "tags": ("a",),
     "details": {"b": 1},
     "done": False,
@@ -121,7 +118,6 @@ BROKEN: Final[Mapping[str, Mapping[str, Any]]] = {
     "Record T#acme#SES#ses_1 HEAD.error has a wrong value.": {"error": "{"},
     "Record T#acme#SES#ses_1 HEAD.retired[0].number is missing.": {"retired": "[{}]"},
     "Record T#acme#SES#ses_1 HEAD.hold has a wrong value.": {"hold": "x"},
-    "Record T#acme#SES#ses_1 HEAD.names has a wrong value.": {"names": ["n"]},
     "Record T#acme#SES#ses_1 HEAD.done has a wrong value.": {"done": 1},
 }
 

@@ -16,7 +16,7 @@ from spass.redaction.text import redact_provider_text
 from spass.sessions.compaction.plan import CompactionPlan
 from spass.sessions.hold import release_hold
 from spass.store import keys
-from spass.store.attributes import Item, Value
+from spass.store.attributes import Value
 from spass.store.codec import decode, encode
 from spass.store.idempotency import RequestHashes
 from spass.store.table import TTL, TransactionFailed
@@ -137,11 +137,6 @@ class Job:
         return encode(self) | {TTL: epoch_s(self.created_at) + _TTL_SECONDS}
 
 
-def decode_job(item: Item) -> Job:
-    """Return the job in ``item``."""
-    return decode(Job, item)
-
-
 async def read_job(store: TenantStore, job: JobId) -> Job | None:
     """Return the job, or None if there is none.
 
@@ -149,7 +144,7 @@ async def read_job(store: TenantStore, job: JobId) -> Job | None:
         StorageUnavailable: AWS throttled all retries or was unreachable.
     """
     item = await store.table.get(keys.job(store.tenant, job))
-    return decode_job(item) if item is not None else None
+    return decode(Job, item) if item is not None else None
 
 
 def job_update(store: TenantStore, before: Job, after: Job) -> Update:

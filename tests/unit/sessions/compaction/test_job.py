@@ -13,8 +13,9 @@ from spass.core.cost import Cost, CostSource
 from spass.core.errors import IdempotencyKeyReused, SpassError, UpstreamError, UpstreamUnreachable
 from spass.core.ids import AgentName, JobId, RequestId, SessionId, SummaryId, UserId
 from spass.core.time import timestamp
-from spass.sessions.compaction.job import Job, JobFailure, JobResult, JobStatus, Requester, decode_job
+from spass.sessions.compaction.job import Job, JobFailure, JobResult, JobStatus, Requester
 from spass.sessions.compaction.plan import CompactionPlan
+from spass.store.codec import decode
 from spass.store.idempotency import RequestHashes
 
 TEXT = st.text(min_size=1, max_size=20)
@@ -55,7 +56,7 @@ JOBS = st.builds(
 
 @given(job=JOBS)
 def test_a_stored_job_is_decoded_unchanged(job: Job) -> None:
-    assert decode_job(item_of({name: attribute_of(value) for name, value in job.attributes().items()})) == job
+    assert decode(Job, item_of({name: attribute_of(value) for name, value in job.attributes().items()})) == job
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.code)
