@@ -139,7 +139,7 @@ class DrivenTurn:
         return is_limited and self._max_turns is not None and self.turns >= self._max_turns
 
     async def _interrupt(self, effect: Effect) -> Effect | Answer:
-        """ReportStatus the kind that ``effect`` is not performed. Return what it does instead: by default, it answers."""
+        """Tell the kind that ``effect`` is not performed. Return what it does instead: by default, it answers."""
         self._metadata = {"max_turns_exceeded": True}
         instead = await self._run.interrupt()
         if instead is not None:

@@ -1,6 +1,6 @@
 """Start the runs that requests ask for: a streamed message runs in the function of its request, and ``POST …/run`` queues a run.
 
-``managed/worker.py`` executes queued and scheduled runs.
+``managed_worker.py`` executes queued and scheduled runs.
 """
 
 import asyncio
