@@ -10,7 +10,7 @@ from spass.core.errors import InternalError
 _OWNER_ID: Final = "sweep"  # neither a user has it, whose ids are hashes, nor code of a tenant runs here
 _CELL: Final = Cell("""
 import os
-for process in (1, os.getppid()):
+for process in sorted({1, os.getppid()}):
     for name in ("mem", "environ"):
         try:
             os.close(os.open(f"/proc/{process}/{name}", os.O_RDONLY))
