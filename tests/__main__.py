@@ -23,7 +23,7 @@ from tests.sampling import SOAK
 TOGETHER: Final = {"tests/e2e/": 2, "tests/page/": 1}
 """Folders, and in how many parts their files run: they share a gateway and a browser, which are expensive to start."""
 
-_LONGEST_PLANNED: Final = 2 * long_files.LONGEST
+_LONGEST_PLANNED: Final = 3 * long_files.LONGEST
 """The seconds that a long file needs at most: some of its tests, and the gateway or browser that they need."""
 SHOWN: Final = 12
 """Lines of a failure that are printed again at the end."""

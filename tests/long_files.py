@@ -17,7 +17,7 @@ from tests.sampling import offset
 
 Test = TypeVar("Test")
 
-LONGEST: Final = 5.0
+LONGEST: Final = 3.0
 """The seconds that a file may take."""
 
 
