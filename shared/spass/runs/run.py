@@ -240,7 +240,7 @@ class Run:
                 await (stream.abandon() if is_unknown else stream.undo())
             return False
         rendered, execution = log.report(error), self._execution
-        # The run is ended before readers learn that it failed. One that will begin anew later has no failure: its readers wait.
+        # End the run first: a reader who learns of the failure may start it again. A run that will begin anew shows no failure.
         if execution is not None and await execution.fail(error, rendered) and not log.events and stream is not None:
             await stream.undo()
             return False
