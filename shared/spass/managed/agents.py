@@ -21,7 +21,7 @@ from spass.redaction.log import failure_line, write_line
 from spass.store import keys
 from spass.store.codec import encode
 from spass.store.commit_marker import commit
-from spass.store.idempotency import Claim, StoredAnswer, create
+from spass.store.idempotency import Claim, StoredAnswer, put_once
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Absent, Equals, Put, Update, Write
 from spass.tenancy.config import GatewayConfig
@@ -125,7 +125,7 @@ class ManagedAgents:
         ]
         if agent.schedule is not None:
             writes.append(_open_schedule(store, agent))
-        await create(store, writes, token=agent.id, claim=claim, answer=StoredAnswer(ManagedAgentView.of(agent).to_dict(), {}))
+        await put_once(store, writes, token=agent.id, claim=claim, answer=StoredAnswer(ManagedAgentView.of(agent).to_dict(), {}))
         if agent.schedule is not None:
             await self._apply_schedule(store, agent)
         return agent
@@ -286,4 +286,4 @@ class ManagedAgents:
 
 def _open_schedule(store: TenantStore, agent: ManagedAgent) -> Put:
     """Return the write that tells the sweep that the entry of ``agent`` may differ from the table."""
-    return Put(keys.open_schedule(store.tenant, agent.id), {"version": agent.version})
+    return Put(keys.pending_schedule(store.tenant, agent.id), {"version": agent.version})

@@ -73,8 +73,8 @@ async def finish_deletion(
             return False
     if not await _remove_items(store, agent_id, deadline):
         return False
-    await store.table.write(Delete(keys.open_schedule(store.tenant, agent_id)))
-    last = [Delete(keys.managed_agent(store.tenant, agent_id)), Delete(keys.open_deletion(store.tenant, agent_id))]
+    await store.table.write(Delete(keys.pending_schedule(store.tenant, agent_id)))
+    last = [Delete(keys.managed_agent(store.tenant, agent_id)), Delete(keys.pending_deletion(store.tenant, agent_id))]
     await store.table.transact(last, token=random_suffix())
     return True
 
@@ -89,7 +89,7 @@ async def _hide(store: TenantStore, agent: ManagedAgent, now: float) -> None:
             when=ITEM_EXISTS & Absent("active_run") & Absent("deleted_at"),
         ),
         Delete(keys.user_managed(store.tenant, agent.owner, agent.id)),
-        Put(keys.open_deletion(store.tenant, agent.id), {"created_at": at}),
+        Put(keys.pending_deletion(store.tenant, agent.id), {"created_at": at}),
     ]
     for _ in range(_HIDE_ATTEMPTS):
         try:
@@ -111,7 +111,7 @@ async def _hide(store: TenantStore, agent: ManagedAgent, now: float) -> None:
 async def _fix_sessions(store: TenantStore, agent: ManagedAgent) -> Sequence[SessionId]:
     """Return all sessions of the agent. The first call stores their ids with the open work, because a deleted session is in no
     list, and a later call has to finish it."""
-    key = keys.open_deletion(store.tenant, agent.id)
+    key = keys.pending_deletion(store.tenant, agent.id)
     found = [*dict.fromkeys([*await _listed_sessions(store, agent), *await _chain(store, agent)])]
     try:
         await store.table.write(Update(key, set={"sessions": found}, when=ITEM_EXISTS & Absent("sessions")))

@@ -94,7 +94,7 @@ class RunSuccess:
             answer.write(store, agent.id, agent.next_seq),
             *(delivery(store, agent.id, message, run.id) for message in self.delivered),
             Update(run_key(store, run), set=self._values, when=IS_OPEN),
-            Delete(keys.open_run(store.tenant, agent.id, run.id)),
+            Delete(keys.pending_run(store.tenant, agent.id, run.id)),
         ]
 
 
@@ -126,7 +126,7 @@ async def _end(store: TenantStore, run: Run, values: Mapping[str, Value], of_age
     writes: list[Write] = [
         Update(run_key(store, run), set=values, when=IS_OPEN & Equals("attempts", run.attempts)),
         Update(keys.managed_agent(store.tenant, run.agent_id), set=of_agent, remove=("active_run",), when=_is_active(run)),
-        Delete(keys.open_run(store.tenant, run.agent_id, run.id)),
+        Delete(keys.pending_run(store.tenant, run.agent_id, run.id)),
     ]
     with suppress(TransactionFailed):
         await store.table.transact(writes, token=random_suffix())

@@ -162,7 +162,7 @@ class _NewRun:
         writes: list[Write] = [
             Put(run_key(store, run), encode(replace(run, input=None)) | self.text, ITEM_ABSENT),
             Update(keys.managed_agent(store.tenant, agent.id), set=values, when=is_free),
-            Put(keys.open_run(store.tenant, agent.id, run.id), {"created_at": run.created_at}),
+            Put(keys.pending_run(store.tenant, agent.id, run.id), {"created_at": run.created_at}),
         ]
         if self.message is not None:
             values |= counters_after_message(agent)

@@ -85,11 +85,11 @@ class ScheduleSweep:
         """Return the agents of a tenant that may have an entry; none if that cannot be read."""
         try:
             table = self.store_of(tenant).table
-            items = await table.query(keys.open_work_partition(tenant), prefix=keys.OPEN_SCHEDULE_PREFIX)
+            items = await table.query(keys.pending_partition(tenant), prefix=keys.PENDING_SCHEDULE_PREFIX)
         except SpassError as error:
             self._failed(error)
             return []
-        return [ManagedAgentId(str(item["sk"]).removeprefix(keys.OPEN_SCHEDULE_PREFIX)) for item in items]
+        return [ManagedAgentId(str(item["sk"]).removeprefix(keys.PENDING_SCHEDULE_PREFIX)) for item in items]
 
     async def _count_failure(self, work: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -121,7 +121,7 @@ class ScheduleWriter:
         """Remove the item of open work, unless the agent was changed since it was read as ``agent``."""
         unchanged = Equals("version", agent.version) if agent is not None else ITEM_ABSENT
         writes: list[Write] = [
-            Delete(keys.open_schedule(store.tenant, agent_id)),
+            Delete(keys.pending_schedule(store.tenant, agent_id)),
             Check(keys.managed_agent(store.tenant, agent_id), unchanged),
         ]
         try:

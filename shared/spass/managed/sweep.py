@@ -67,13 +67,13 @@ class ManagedSweep:
         Raises:
             StorageUnavailable: the table or the bucket does not answer.
         """
-        opened = await self._open_work(keys.OPEN_RUN_PREFIX)
+        opened = await self._open_work(keys.PENDING_RUN_PREFIX)
         # A run that waits has not begun, and the line sends it.
         waiting = await self._store.line.waiting(WorkKind.RUNS) if opened else frozenset()
-        await self._each([name for name in opened if name not in waiting], keys.OPEN_RUN_PREFIX, self._look_after_run)
+        await self._each([name for name in opened if name not in waiting], keys.PENDING_RUN_PREFIX, self._look_after_run)
         async with self._counted_failure("the line of runs"):
             await self._look_after_line()
-        await self._each(await self._open_work(keys.OPEN_DELETION_PREFIX), keys.OPEN_DELETION_PREFIX, self._finish_deletion)
+        await self._each(await self._open_work(keys.PENDING_DELETION_PREFIX), keys.PENDING_DELETION_PREFIX, self._finish_deletion)
         await self._remove_texts()
         return self.swept
 
@@ -95,7 +95,7 @@ class ManagedSweep:
 
     async def _open_work(self, prefix: str) -> list[str]:
         """Return the rest of the sort key of each item of open work."""
-        items = await self._store.table.query(keys.open_work_partition(self._store.tenant), prefix=prefix)
+        items = await self._store.table.query(keys.pending_partition(self._store.tenant), prefix=prefix)
         return [str(item["sk"]).removeprefix(prefix) for item in items]
 
     async def _finish_deletion(self, name: str) -> None:
@@ -110,7 +110,7 @@ class ManagedSweep:
         agent = await find_agent(store, agent_id)
         item = await store.table.get(keys.managed_run(store.tenant, agent_id, run_id))
         if agent is None or item is None:
-            await store.table.write(Delete(keys.open_run(store.tenant, agent_id, run_id)))
+            await store.table.write(Delete(keys.pending_run(store.tenant, agent_id, run_id)))
             return
         run, now = decode(Run, item), self._clock()
         if agent.active_run != run.id:
@@ -129,9 +129,9 @@ class ManagedSweep:
         """Give back the places of runs that are over, whose workers died before they did it, and send what waits."""
 
         async def is_over(name: str) -> bool:
-            return await self._store.table.get(keys.Key(partition, f"{keys.OPEN_RUN_PREFIX}{name}")) is None
+            return await self._store.table.get(keys.Key(partition, f"{keys.PENDING_RUN_PREFIX}{name}")) is None
 
-        partition = keys.open_work_partition(self._store.tenant)
+        partition = keys.pending_partition(self._store.tenant)
         await self._store.line.repair(WorkKind.RUNS, is_over)
 
     async def _send_again(self, run: Run, now: float) -> None:

@@ -180,7 +180,7 @@ class Completion(Generic[A_contra]):
         return claim_lost()
 
 
-async def create(store: TenantStore, writes: Sequence[Put], *, token: str, claim: Claim | None, answer: StoredAnswer) -> None:
+async def put_once(store: TenantStore, writes: Sequence[Put], *, token: str, claim: Claim | None, answer: StoredAnswer) -> None:
     """Put new items, the first of which has a new id and is absent, and store ``answer`` under the claim, if there is one.
 
     Raises:

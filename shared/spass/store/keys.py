@@ -174,26 +174,26 @@ def user_managed(tenant: TenantId, user: UserId, agent: ManagedAgentId) -> Key:
     return Key(user_managed_partition(tenant, user), f"{USER_MANAGED_PREFIX}{agent}")
 
 
-def open_work_partition(tenant: TenantId) -> str:
-    """Return the partition of what the hourly sweep has to look after: unfinished runs, schedules, unfinished deletions."""
+def pending_partition(tenant: TenantId) -> str:
+    """Return the partition of the items from which the hourly sweep learns of pending work: runs, schedules and deletions."""
     return f"{tenant_prefix(tenant)}OPENWORK"
 
 
-OPEN_RUN_PREFIX = "RUN#"
-OPEN_SCHEDULE_PREFIX = "SCHEDULE#"
-OPEN_DELETION_PREFIX = "DELETE#"
+PENDING_RUN_PREFIX = "RUN#"
+PENDING_SCHEDULE_PREFIX = "SCHEDULE#"
+PENDING_DELETION_PREFIX = "DELETE#"
 
 
-def open_run(tenant: TenantId, agent: ManagedAgentId, run: RunId) -> Key:
-    return Key(open_work_partition(tenant), f"{OPEN_RUN_PREFIX}{agent}#{run}")
+def pending_run(tenant: TenantId, agent: ManagedAgentId, run: RunId) -> Key:
+    return Key(pending_partition(tenant), f"{PENDING_RUN_PREFIX}{agent}#{run}")
 
 
-def open_schedule(tenant: TenantId, agent: ManagedAgentId) -> Key:
-    return Key(open_work_partition(tenant), f"{OPEN_SCHEDULE_PREFIX}{agent}")
+def pending_schedule(tenant: TenantId, agent: ManagedAgentId) -> Key:
+    return Key(pending_partition(tenant), f"{PENDING_SCHEDULE_PREFIX}{agent}")
 
 
-def open_deletion(tenant: TenantId, agent: ManagedAgentId) -> Key:
-    return Key(open_work_partition(tenant), f"{OPEN_DELETION_PREFIX}{agent}")
+def pending_deletion(tenant: TenantId, agent: ManagedAgentId) -> Key:
+    return Key(pending_partition(tenant), f"{PENDING_DELETION_PREFIX}{agent}")
 
 
 def job(tenant: TenantId, job_id: JobId) -> Key:

@@ -125,7 +125,7 @@ class ManagedStore:
 
     def open_work(self) -> list[str]:
         """Return the sort keys of the items that the sweep looks after."""
-        return sorted(str(item["sk"]) for item in self.items(keys.open_work_partition(self.tenant)))
+        return sorted(str(item["sk"]) for item in self.items(keys.pending_partition(self.tenant)))
 
     def items(self, partition: str) -> list[Item]:
         return [item for item in self.aws.table.items() if item["pk"] == partition]

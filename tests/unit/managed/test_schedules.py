@@ -59,7 +59,7 @@ class Scheduled:
         )
         store = self.store(tenant)
         await store.table.transact(
-            [Put(keys.managed_agent(tenant, id_), encode(agent)), Put(keys.open_schedule(tenant, id_), {"version": 1})],
+            [Put(keys.managed_agent(tenant, id_), encode(agent)), Put(keys.pending_schedule(tenant, id_), {"version": 1})],
             token=new_id("agt"),
         )
         return id_
@@ -76,7 +76,7 @@ class Scheduled:
         assert agent is not None
         changed = encode(replace(agent, schedule=schedule, version=agent.version + 1))
         await self.store(tenant).table.transact(
-            [Put(keys.managed_agent(tenant, agent_id), changed), Put(keys.open_schedule(tenant, agent_id), {"version": 2})],
+            [Put(keys.managed_agent(tenant, agent_id), changed), Put(keys.pending_schedule(tenant, agent_id), {"version": 2})],
             token=new_id("agt"),
         )
 
@@ -86,7 +86,7 @@ class Scheduled:
 
     async def forget(self, agent_id: ManagedAgentId) -> None:
         """Remove the agent's items without its entry."""
-        await self.store().table.write(Delete(keys.open_schedule(DEMO, agent_id)))
+        await self.store().table.write(Delete(keys.pending_schedule(DEMO, agent_id)))
         await self.store().table.write(Delete(keys.managed_agent(DEMO, agent_id)))
 
     async def sweep(self, *tenants: TenantId, seconds: float = 60) -> SweptSchedules:
@@ -98,7 +98,7 @@ class Scheduled:
         return {name: one["ScheduleExpression"] for (_, name), one in self.aws.scheduler.entries.items()}
 
     def open_work(self) -> set[str]:
-        partition = keys.open_work_partition(DEMO)
+        partition = keys.pending_partition(DEMO)
         return {str(item["sk"]).rpartition("#")[2] for item in self.aws.table.items() if item["pk"] == partition}
 
 

@@ -21,7 +21,7 @@ from spass.rag.ingest.upload_record import ABANDONED, MAX_ERRORS, Status, Upload
 from spass.rag.ingest.uploaded_file import upload_key
 from spass.store import keys
 from spass.store.attributes import Value
-from spass.store.idempotency import Claim, StoredAnswer, create
+from spass.store.idempotency import Claim, StoredAnswer, put_once
 from spass.store.table import TTL
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Put
@@ -121,7 +121,7 @@ class Uploads:
         record = Put(keys.upload(scope.store.tenant, index_id, upload), attributes, ITEM_ABSENT)
         # After the form has expired, the same idempotency key gets a new one.
         answer = StoredAnswer(ticket.to_dict(), {}, expires_at=epoch_s(ticket.expires_at))
-        await create(scope.store, [record], token=upload, claim=claim, answer=answer)
+        await put_once(scope.store, [record], token=upload, claim=claim, answer=answer)
         return ticket
 
     async def get(self, scope: Scope, index_id: IndexId, upload_id: UploadId) -> Upload:
