@@ -29,7 +29,7 @@ from spass.calls.scope import Scope
 from spass.core.events import InferenceFinished, InferenceStarted, TurnFinished, collect
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId, new_id
 from spass.core.messages import FinishReason, Message, Role
-from spass.core.outcome import AgentRun
+from spass.core.run_result import AgentRun
 from spass.models.router import Router
 from spass.rag.index.cache import ObjectCache
 from spass.runs.commit import JoinedWrites, commit

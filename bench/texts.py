@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from spass.calls.answer_redaction import AnswerRedactor
 from spass.calls.defence import sanitize_request
+from spass.calls.reply_redaction import ReplyRedactor
 from spass.core.messages import Message, Role
 from spass.models.types import ChatDelta, ChatRequest
 from spass.redaction.redactor import Redactor
@@ -47,7 +47,7 @@ def defend_message(role: Role, text: str) -> None:
 
 def redact_answer(piece: int, text: str) -> None:
     """Redact an answer that arrives in pieces of ``piece`` characters."""
-    redactor = AnswerRedactor(REDACTOR)
+    redactor = ReplyRedactor(REDACTOR)
     for start in range(0, len(text), piece):
         redactor.feed(ChatDelta(text[start : start + piece]))
     redactor.flush()

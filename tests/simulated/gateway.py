@@ -12,7 +12,7 @@ from spass.core.errors import ContextLengthExceeded, SessionArchived, SpassError
 from spass.core.events import Event, Failed, InferenceStarted, TurnStarted
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId
 from spass.core.messages import Message
-from spass.core.outcome import AgentRun, TurnOutcome
+from spass.core.run_result import AgentRun, RunResult
 from spass.sessions.compaction.summary import Summarizer
 from spass.sessions.compaction.summary_record import Summary, read_summary
 from spass.sessions.record import load_turns
@@ -130,7 +130,7 @@ class Gateway:
             log.refused.add(question)
         return False
 
-    async def _send_with_redirects(self, session: SessionId, question: str, key: str | None) -> TurnOutcome:
+    async def _send_with_redirects(self, session: SessionId, question: str, key: str | None) -> RunResult:
         """Send the request once, and follow its redirects."""
         for _ in range(_MAX_REDIRECTS):
             try:
@@ -139,7 +139,7 @@ class Gateway:
                 session = SessionId(str(archived.details["successor_session_id"]))
         raise AssertionError(f"more than {_MAX_REDIRECTS} redirects")
 
-    async def _send_once(self, session: SessionId, question: str, key: str | None) -> TurnOutcome:
+    async def _send_once(self, session: SessionId, question: str, key: str | None) -> RunResult:
         run = AgentRun(RequestId("req_1"), AGENT, "orchestrator", "talker")
         client_request = idempotent_request(key, question, messages_path(AGENT, session)) if key is not None else None
         request = TurnRequest(session, USER, question, run, self.window, client_request)
@@ -179,7 +179,7 @@ class Gateway:
         for event in answer_with(text):
             yield event
 
-    async def _log_answer(self, question: str, outcome: TurnOutcome, began: float) -> None:
+    async def _log_answer(self, question: str, outcome: RunResult, began: float) -> None:
         """Log the turn of an answer, which must be stored when its client gets the answer."""
         assert outcome.session_id is not None
         turns = await load_turns(self.aws.for_tenant(TENANT), outcome.session_id, 1)

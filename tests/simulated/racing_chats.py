@@ -14,7 +14,7 @@ from spass.core.errors import SessionArchived, SpassError
 from spass.core.events import Event, InferenceStarted, TurnStarted
 from spass.core.ids import RequestId, SessionId, UserId, new_id
 from spass.core.messages import Json, Message
-from spass.core.outcome import TurnOutcome
+from spass.core.run_result import RunResult
 from spass.journal.follower import FollowedStream
 from spass.journal.frames import EventId, Frame
 from spass.runs.chat_body import ChatBody
@@ -161,7 +161,7 @@ class ChatGateway(Gateway):
         message_id = post.message_id_in(session)
         self.questions.setdefault(message_id, set()).add(post.question)
         stream = await self.runs.stream(scope, SPEC, post.request(session), render_error)
-        if isinstance(stream, TurnOutcome):
+        if isinstance(stream, RunResult):
             return self._record(post, stream)
         if isinstance(stream, Run):
             self.live.append(stream)
@@ -176,7 +176,7 @@ class ChatGateway(Gateway):
     async def _post_blocking(self, post: Post, session: SessionId, scope: Scope) -> Done:
         return self._record(post, (await self.runs.answer(scope, SPEC, post.request(session))).outcome)
 
-    def _record(self, post: Post, outcome: TurnOutcome) -> Done:
+    def _record(self, post: Post, outcome: RunResult) -> Done:
         assert outcome.message_id is not None
         assert outcome.session_id is not None
         assert outcome.seq is not None

@@ -8,8 +8,8 @@ from spass.agents.parameters import parameters_of
 from spass.agents.spec import GRANTS, AgentSpec
 from spass.core.ids import MessageId, RequestId
 from spass.core.messages import FinishReason, Json
-from spass.core.outcome import ToolRecord, TurnOutcome
-from spass.models.answers import TurnUsage
+from spass.core.run_result import RunResult, ToolRecord
+from spass.models.responses import TurnUsage
 from spass.tenancy.response_model import (
     Count,
     DateTime,
@@ -130,7 +130,7 @@ class Reply(ResponseModel):
     metadata: JsonObject
 
     @classmethod
-    def of(cls, outcome: TurnOutcome) -> "Reply":
+    def of(cls, outcome: RunResult) -> "Reply":
         compaction = outcome.compaction
         return cls(
             request_id=outcome.run.request_id,
@@ -166,7 +166,7 @@ class AskToolResult(ResponseModel):
         return cls(tool_name=tool.name, content=tool.content, success=tool.ok, duration_ms=tool.duration_ms)
 
 
-def ask_metadata(outcome: TurnOutcome) -> dict[str, Json]:
+def ask_metadata(outcome: RunResult) -> dict[str, Json]:
     """Return the metadata of an answer to a question. It names the session, which only the run of an operator has."""
     session = {"session_id": outcome.session_id} if outcome.session_id is not None else {}
     return {**outcome.metadata, **session}
@@ -188,7 +188,7 @@ class AskAnswer(ResponseModel):
     metadata: JsonObject
 
     @classmethod
-    def of(cls, outcome: TurnOutcome) -> "AskAnswer":
+    def of(cls, outcome: RunResult) -> "AskAnswer":
         return cls(
             request_id=outcome.run.request_id,
             agent=outcome.run.agent,

@@ -13,7 +13,7 @@ from spass.agents.kinds.registry import KINDS, UnknownKind
 from spass.agents.parameters import parameter_fields
 from spass.core.errors import InvalidRequest
 from spass.core.ids import RAG_ID, OperatorId, RequestId, WorkspaceId
-from spass.core.outcome import AgentRun
+from spass.core.run_result import AgentRun
 from spass.core.text_checks import limit_bytes, reject_blank
 from spass.tenancy.config_problem import ConfigProblem
 from spass.tenancy.scalars import TopK

@@ -32,7 +32,7 @@ class EmbeddingRequests:
             last.backend,
             sum(routing.attempts for routing in self._routings),
             sum((routing.answered_usage for routing in self._routings), TokenUsage()),
-            sum((routing.lost_usage for routing in self._routings), TokenUsage()),
+            sum((routing.failed_attempt_usage for routing in self._routings), TokenUsage()),
             any(routing.estimated for routing in self._routings),
         )
 

@@ -7,14 +7,14 @@ from decimal import Decimal
 from typing import Final, Literal
 
 from spass.calls.admission import Admission, CallReservation
-from spass.calls.answer_redaction import AnswerRedactor, build_redactor
 from spass.calls.defence import MAX_CHARACTERS, sanitize_request
 from spass.calls.embedding import EmbeddingRequests
 from spass.calls.estimate import estimate_tokens, expected_usage
+from spass.calls.model_round_trip import model_round_trip
 from spass.calls.recorded_call import RecordedCall, record_call
 from spass.calls.recorder import Recorder
+from spass.calls.reply_redaction import ReplyRedactor, build_redactor
 from spass.calls.scope import MAX_CALLER_DEPTH, Scope
-from spass.calls.stable_text import stable_text
 from spass.calls.text_calls import text_call_reader
 from spass.calls.worker_thread import run_in_worker_thread
 from spass.core.cost import Cost, CostSource
@@ -77,7 +77,7 @@ class Calls:
         expected = expected_usage(characters, request.max_tokens, model.context_window)
         async with self._admission.admit(scope, expected, self._price(model, expected)) as reservation:
             sanitized = await run_in_worker_thread(characters, sanitize_request, request)
-            redacted = AnswerRedactor(self.redactor)
+            redacted = ReplyRedactor(self.redactor)
             text_calls = text_call_reader(model, sanitized.request, sanitized.mark)
             # What came with the finish reason leaves with what is held until the end, so that a whole answer stays in one piece.
             last, received = ChatDelta(), 0
@@ -116,7 +116,7 @@ class Calls:
             finish_reason=call.builder.reply.finish_reason,
             usage=call.routing.usage,
             cost_usd=None if call.cost.source is CostSource.NONE else call.cost.usd,
-            lost_usage=call.routing.lost_usage,
+            failed_attempt_usage=call.routing.failed_attempt_usage,
         )
 
     def admit_foreign_agent(self, scope: Scope, prompt: str) -> AbstractAsyncContextManager[CallReservation]:
@@ -152,10 +152,10 @@ class Calls:
                 call.routing = requests.routing
         return EmbeddingReply(data, len(texts), dimensions, call.routing.usage)
 
-    def as_seen(self, text: str) -> str:
+    def model_round_trip(self, text: str) -> str:
         """Return ``text`` as a model reads it in a prompt of ``chat`` and as its repetition arrives in the answer. The time is
         about a second for 2 MiB."""
-        return stable_text(text, self.redactor.secrets())
+        return model_round_trip(text, self.redactor.secrets())
 
     def begins_thinking(self, model: str) -> bool:
         """Return whether ``model`` begins its replies with think text. An unknown model does not."""

@@ -85,6 +85,6 @@ def _price_call(
     if routing.estimated and not reported_usd:
         reported_usd = None
     cost = price(model, routing.answered_usage, reported_usd=reported_usd, usd_to_eur=usd_to_eur)
-    if routing.lost_usage == NO_TOKENS:
+    if routing.failed_attempt_usage == NO_TOKENS:
         return cost
-    return replace(cost + price(model, routing.lost_usage, reported_usd=None, usd_to_eur=usd_to_eur), sub_calls=1)
+    return replace(cost + price(model, routing.failed_attempt_usage, reported_usd=None, usd_to_eur=usd_to_eur), sub_calls=1)

@@ -24,7 +24,7 @@ from spass.core.events import (
 )
 from spass.core.ids import new_id
 from spass.core.messages import ToolCallDelta
-from spass.models.answers import CalledFunction, FunctionCall
+from spass.models.responses import CalledFunction, FunctionCall
 from spass.models.types import ChatDelta, ReplyBuilder
 
 

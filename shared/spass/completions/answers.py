@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, WithJsonSchema
 
 from spass.core.cost import CostSource
-from spass.models.answers import FunctionCall
+from spass.models.responses import FunctionCall
 from spass.tenancy.response_model import LEAVE_OUT_IF_EMPTY, Count, DecimalText, ModelName, ResponseModel
 
 

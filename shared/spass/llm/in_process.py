@@ -14,10 +14,10 @@ from decimal import Decimal
 from typing import Any, Final
 
 from spass.calls.admission import CallReservation
-from spass.calls.answer_redaction import build_redactor
 from spass.calls.embedding import EmbeddingRequests
 from spass.calls.estimate import expected_usage
 from spass.calls.recorded_call import RecordedCall, record_call
+from spass.calls.reply_redaction import build_redactor
 from spass.calls.scope import REQUEST_SECONDS, Scope
 from spass.calls.text_calls import text_call_reader
 from spass.core.errors import InvalidRequest
@@ -153,7 +153,7 @@ class InProcessCalls:
         config = self._models.get(model)
         return config is not None and config.begins_thinking
 
-    def as_seen(self, text: str) -> str:
+    def model_round_trip(self, text: str) -> str:
         """Return ``text`` as a model reads it: these calls send it as it is."""
         return text
 

@@ -8,7 +8,7 @@ from pydantic import WithJsonSchema
 from spass.core.ids import ManagedAgentId, MessageId, RunId, id_pattern
 from spass.core.messages import Json
 from spass.managed.records import AgentStatus, Direction, MailboxMessage, ManagedAgent, MessageStatus, Run, RunStatus, RunTrigger
-from spass.models.answers import TurnUsage
+from spass.models.responses import TurnUsage
 from spass.tenancy.response_model import Count, DateTime, DecimalText, JsonObject, ModelName, NextCursor, ResponseModel
 
 ManagedAgentIdText = Annotated[ManagedAgentId, WithJsonSchema({"type": "string", "pattern": f"^{id_pattern('agt')}$"})]

@@ -12,7 +12,7 @@ from spass.core.cost import decimal_text
 from spass.core.errors import StorageUnavailable, TurnLost
 from spass.core.ids import random_suffix
 from spass.core.messages import Json
-from spass.core.outcome import TurnOutcome
+from spass.core.run_result import RunResult
 from spass.core.time import Clock, timestamp
 from spass.managed.lookup import IS_OPEN, find_agent, run_key
 from spass.managed.mailbox import NewMessage, delivery, new_message
@@ -46,7 +46,7 @@ class RunSuccess:
     _values: Mapping[str, Value] = field(default_factory=dict, init=False)
     _answer: NewMessage | None = field(default=None, init=False)
 
-    async def writes(self, outcome: TurnOutcome) -> Sequence[Write]:
+    async def writes(self, outcome: RunResult) -> Sequence[Write]:
         """Return the writes.
 
         Raises:

@@ -44,20 +44,20 @@ _SAMPLING_FIELDS: Final = frozenset({"presence_penalty", "frequency_penalty", "l
 class RoutingRecord:
     """The backend of a call's last attempt, the number of attempts and their tokens. Also valid after a failure.
 
-    ``answered_usage`` counts the attempt whose answer arrived or began to arrive. ``lost_usage`` counts the attempts without an
-    answer, which the provider may bill. ``estimated`` is True if some of these tokens are an estimate.
+    ``answered_usage`` counts the attempt whose answer arrived or began to arrive. ``failed_attempt_usage`` counts the attempts
+    without an answer, which the provider may bill. ``estimated`` is True if some of these tokens are an estimate.
     """
 
     backend: str | None = None
     attempts: int = 0
     answered_usage: TokenUsage = field(default_factory=TokenUsage)
-    lost_usage: TokenUsage = field(default_factory=TokenUsage)
+    failed_attempt_usage: TokenUsage = field(default_factory=TokenUsage)
     estimated: bool = False
 
     @property
     def usage(self) -> TokenUsage:
         """Return the tokens of all attempts."""
-        return self.answered_usage + self.lost_usage
+        return self.answered_usage + self.failed_attempt_usage
 
     @contextmanager
     def count_attempt(self, backend: BackendConfig, attempt: Attempt) -> Iterator[None]:
@@ -70,7 +70,7 @@ class RoutingRecord:
             if attempt.started:
                 self.answered_usage += attempt.usage
             else:
-                self.lost_usage += attempt.usage
+                self.failed_attempt_usage += attempt.usage
             self.estimated |= attempt.estimated
 
 

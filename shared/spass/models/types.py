@@ -80,8 +80,8 @@ class ChatDelta:
 
     ``refusal`` is the text that a model writes instead of an answer, if its provider separates the two.
     ``reasoning_characters`` is the length of the model's reasoning, which is billed but not sent to the client. A 0 in ``usage``
-    means that the provider did not report that number. The pipeline sets ``lost_usage``: the part of ``usage`` that belongs to
-    earlier attempts whose answers were lost.
+    means that the provider did not report that number. The pipeline sets ``failed_attempt_usage``: the part of ``usage`` that
+    belongs to earlier attempts whose answers were lost.
     """
 
     content: str = ""
@@ -90,7 +90,7 @@ class ChatDelta:
     usage: TokenUsage | None = None
     cost_usd: Decimal | None = None
     refusal: str = ""
-    lost_usage: TokenUsage = NO_TOKENS
+    failed_attempt_usage: TokenUsage = NO_TOKENS
     reasoning_characters: int = 0
 
     @property
@@ -103,14 +103,14 @@ class ChatDelta:
 @dataclass(frozen=True, slots=True)
 class ChatReply:
     """A whole answer. ``usage`` and ``cost_usd`` are None if the provider reports none. ``refusal`` is not part of ``message``.
-    ``lost_usage`` is the part of ``usage`` that belongs to earlier attempts whose answers were lost."""
+    ``failed_attempt_usage`` is the part of ``usage`` that belongs to earlier attempts whose answers were lost."""
 
     message: Message
     finish_reason: FinishReason = FinishReason.STOP
     usage: TokenUsage | None = None
     cost_usd: Decimal | None = None
     refusal: str = ""
-    lost_usage: TokenUsage = NO_TOKENS
+    failed_attempt_usage: TokenUsage = NO_TOKENS
 
     @property
     def with_refusal_as_text(self) -> "ChatReply":
@@ -152,7 +152,7 @@ class ReplyBuilder:
         self._finish_reason: FinishReason | None = None
         self._usage: TokenUsage | None = None
         self._cost_usd: Decimal | None = None
-        self._lost_usage = NO_TOKENS
+        self._failed_attempt_usage = NO_TOKENS
 
     def add(self, delta: ChatDelta) -> Sequence[ToolCallDelta]:
         """Add ``delta``. Return the pieces of calls that the client reads now. Their calls are numbered from 0 and begin with id
@@ -163,7 +163,7 @@ class ReplyBuilder:
         self._usage = delta.usage or self._usage
         if delta.cost_usd is not None or delta.characters:  # text after a reported cost makes that cost incomplete
             self._cost_usd = delta.cost_usd
-        self._lost_usage += delta.lost_usage
+        self._failed_attempt_usage += delta.failed_attempt_usage
         return [shown for piece in delta.tool_calls if (shown := self._add_piece(piece))] if delta.tool_calls else ()
 
     def _add_piece(self, piece: ToolCallDelta) -> ToolCallDelta | None:
@@ -184,7 +184,7 @@ class ReplyBuilder:
         reason = self._finish_reason or (FinishReason.TOOL_CALLS if calls else FinishReason.STOP)
         if reason is FinishReason.TOOL_CALLS and not calls:  # some providers send this reason without a tool call
             reason = FinishReason.STOP
-        return ChatReply(message, reason, self._usage, self._cost_usd, "".join(self._refusal), self._lost_usage)
+        return ChatReply(message, reason, self._usage, self._cost_usd, "".join(self._refusal), self._failed_attempt_usage)
 
 
 class _PartialCall:

@@ -6,7 +6,7 @@ from typing import Final, Protocol, Self, runtime_checkable
 
 from spass.core.errors import SessionBusy, SpassError, StorageUnavailable
 from spass.core.ids import random_suffix
-from spass.core.outcome import TurnOutcome
+from spass.core.run_result import RunResult
 from spass.core.tasks import back_off
 from spass.sessions.conversation import Conversation
 from spass.sessions.turn_commit import TurnCommit, taken_over
@@ -23,7 +23,7 @@ _NOT_RECORDED: Final = "The turn could not be recorded; try again."
 class Participant(Protocol):
     """Something that is stored together with a turn, or not at all."""
 
-    async def writes(self, outcome: TurnOutcome) -> Sequence[Write]:
+    async def writes(self, outcome: RunResult) -> Sequence[Write]:
         """Return the writes that join the commit of the turn with this outcome. An error fails the turn."""
 
 
@@ -44,7 +44,7 @@ class JoinedWrites:
     _of_each: Sequence[tuple[Participant, Sequence[Write]]]
 
     @classmethod
-    async def of(cls, participants: Sequence[Participant], outcome: TurnOutcome) -> Self:
+    async def of(cls, participants: Sequence[Participant], outcome: RunResult) -> Self:
         """Return the writes of ``participants``, in their order."""
         of_each = [(participant, await participant.writes(outcome)) for participant in participants]
         return cls(_merge(of_each), of_each)

@@ -16,7 +16,7 @@ from spass.core.errors import SpassError
 from spass.core.event_task import EventList
 from spass.core.events import Event
 from spass.core.messages import Json
-from spass.core.outcome import AgentRun, TurnOutcome
+from spass.core.run_result import AgentRun, RunResult
 from spass.core.time import Clock
 from spass.journal.deletion import remove_if_session_is_deleted
 from spass.journal.frames import EventId, Frame
@@ -87,7 +87,7 @@ class RunLog(EventList[Frame]):
         """Add an event of the run."""
         self._extend(self._current_renderer().write(event))
 
-    async def writes(self, outcome: TurnOutcome) -> Sequence[Write]:
+    async def writes(self, outcome: RunResult) -> Sequence[Write]:
         """Return the writes that end the stream, for the transaction that records the turn (``Participant``).
 
         Raises:
@@ -96,7 +96,7 @@ class RunLog(EventList[Frame]):
         self._last = self._current_renderer().end(outcome)
         return await self.writer.final_writes(self._last) if self.writer is not None else ()
 
-    def finish(self, outcome: TurnOutcome) -> None:
+    def finish(self, outcome: RunResult) -> None:
         """Add the end of a run that succeeded. If the end is in the journal, it is added as it was written there."""
         self._extend(self._last or self._current_renderer().end(outcome))
 

@@ -13,7 +13,7 @@ from spass.agents.render.managed_frames import ManagedFormat
 from spass.agents.spec import AgentSpec
 from spass.calls.scope import Scope
 from spass.core.errors import InternalError, NothingToRun, SpassError, internal_error
-from spass.core.outcome import TurnOutcome
+from spass.core.run_result import RunResult
 from spass.core.time import Clock, epoch_s
 from spass.journal.follower import FollowedStream
 from spass.journal.head import read_head, stream_digest
@@ -65,7 +65,7 @@ class RunTurns:
             error = failure if isinstance(failure, SpassError) else internal_error(failure)
             await execution.fail(error, report(error))
             raise error from failure
-        if isinstance(stream, TurnOutcome):
+        if isinstance(stream, RunResult):
             raise InternalError("A run without an Idempotency-Key was recorded before.")
         return stream
 

@@ -9,7 +9,7 @@ from spass.agents.spec import AgentSpec
 from spass.calls.scope import Scope
 from spass.core.memory import MemoryOfTurn
 from spass.core.messages import FinishReason, Json
-from spass.core.outcome import TurnOutcome
+from spass.core.run_result import RunResult
 from spass.memory.operator import Operator
 from spass.memory.state import STATE_KEY, UNCHANGED
 from spass.sessions.operators import OperatorPointer
@@ -30,7 +30,7 @@ class OperatorCommit:
     memory: MemoryOfTurn | None
     message: str
 
-    async def writes(self, outcome: TurnOutcome) -> Sequence[Write]:
+    async def writes(self, outcome: RunResult) -> Sequence[Write]:
         """Return the write of the operator's item."""
         state = _next_state(self.memory.next_state, self.message, outcome) if self.memory is not None else UNCHANGED
         return [self.pointer.update(outcome, state)]
@@ -41,7 +41,7 @@ def open_memory(engine: Engine, scope: Scope, agent: AgentSpec, operator: Operat
     return engine.open_memory(scope, operator) if agent.build().remembers else None
 
 
-def _next_state(wanted: Json, message: str, outcome: TurnOutcome) -> Json:
+def _next_state(wanted: Json, message: str, outcome: RunResult) -> Json:
     """Return the state after a turn. ``wanted`` is what its kind has set: the text that the model stored, or an object. A turn
     that was cut may not have set any."""
     if wanted is None and outcome.finish_reason in _CUT:
@@ -51,7 +51,7 @@ def _next_state(wanted: Json, message: str, outcome: TurnOutcome) -> Json:
     return {**wanted, "at": outcome.created_at} if isinstance(wanted, Mapping) else wanted
 
 
-def _stored_by_model(outcome: TurnOutcome) -> Json:
+def _stored_by_model(outcome: RunResult) -> Json:
     """Return the state that the model stored last, or None. The turn may be cut between this call and what the kind does with
     it."""
     for tool in reversed(outcome.tools):

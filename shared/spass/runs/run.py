@@ -19,7 +19,7 @@ from spass.calls.scope import Scope
 from spass.core.errors import GATEWAY_STOPPED, InternalError, SpassError, StorageUnavailable, internal_error
 from spass.core.events import Event, Failed, Outcome, TurnFinished
 from spass.core.memory import Memory
-from spass.core.outcome import TurnOutcome, encode_outcome
+from spass.core.run_result import RunResult, encode_run_result
 from spass.core.time import Deadline, now
 from spass.store.idempotency import Claim, StoredAnswer
 from spass.store.leases import renewing
@@ -41,7 +41,7 @@ _NO_ANSWER: Final = "The turn ended without an answer."
 class RunAnswer:
     """The outcome of a run. ``replayed`` is True if an earlier attempt of the same request recorded it."""
 
-    outcome: TurnOutcome
+    outcome: RunResult
     replayed: bool
 
 
@@ -102,7 +102,7 @@ class Run:
         self._signal = StopSignal()
         self._has_begun = False
         self._begun = asyncio.Event()  # or ended
-        self._outcome: TurnOutcome | None = None
+        self._outcome: RunResult | None = None
         self._task: asyncio.Task[RunAnswer] | None = None
 
     def start(self) -> Self:
@@ -111,7 +111,7 @@ class Run:
         self._task.add_done_callback(_retrieve_exception)
         return self
 
-    async def begin(self) -> TurnOutcome | None:
+    async def begin(self) -> RunResult | None:
         """Wait until the run has begun. Return the outcome if an earlier request with the same Idempotency-Key recorded one.
 
         Raises:
@@ -179,9 +179,9 @@ class Run:
             collected = Outcome()
             await self._follow(collected.add)
             run = self._work.agent.run(self._scope.caller.request_id)
-            outcome = TurnOutcome.of(run, collected, self._scope.tally.total, now())
+            outcome = RunResult.of(run, collected, self._scope.tally.total, now())
             if self._claim is not None:  # before the end is sent, which promises a replay
-                await self._claim.complete(StoredAnswer(encode_outcome(outcome), {}))
+                await self._claim.complete(StoredAnswer(encode_run_result(outcome), {}))
         return RunAnswer(outcome, replayed=False)
 
     async def _take(self, turn: Turn) -> RunAnswer:
@@ -189,7 +189,7 @@ class Run:
         from spass.runs.commit import JoinedWrites, commit
 
         async with turn.sessions.hold(self._scope, turn.request, turn.turn_id) as held:
-            if isinstance(held, TurnOutcome):
+            if isinstance(held, RunResult):
                 return RunAnswer(held, replayed=True)
             self.conversation = held
             async with renewing(held.renew):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from spass.agents.engine import Engine
 from spass.agents.spec import AgentSpec
 from spass.calls.scope import Scope
-from spass.core.outcome import TurnOutcome, decode_outcome
+from spass.core.run_result import RunResult, decode_run_result
 from spass.core.time import Clock
 from spass.runs.request import RunRequest
 from spass.runs.run import Run, RunAnswer, Work
@@ -66,7 +66,7 @@ class Runs:
 
     async def stream(
         self, scope: Scope, agent: AgentSpec, request: RunRequest, report: "ReportError"
-    ) -> "Started | FollowedStream | TurnOutcome":
+    ) -> "Started | FollowedStream | RunResult":
         """Start a run with a log. ``report`` renders the error of a run that fails.
 
         If an earlier request with the same id runs or has run it, return its stream. If that is gone, but the outcome was
@@ -83,12 +83,12 @@ class Runs:
 
     async def _ask(
         self, scope: Scope, agent: AgentSpec, request: RunRequest, report: "ReportError | None" = None
-    ) -> Run | TurnOutcome:
+    ) -> Run | RunResult:
         """Return a run without a session, or the outcome that an earlier attempt of the request recorded."""
         key, log = request.idempotency, None
         claimed = await idempotency.acquire(scope.store, key) if key is not None else None
         if isinstance(claimed, StoredAnswer):
-            return decode_outcome(claimed.body)
+            return decode_run_result(claimed.body)
         if report is not None:
             from spass.runs.log import RunLog
 

@@ -11,7 +11,7 @@ from spass.core.errors import SessionBusy, TurnLost
 from spass.core.event_task import EventTask
 from spass.core.ids import AgentName, SessionId, UserId, new_id
 from spass.core.memory import MemoryOfTurn
-from spass.core.outcome import TurnOutcome
+from spass.core.run_result import RunResult
 from spass.core.time import Clock
 from spass.journal.follower import FollowedStream, StreamRestarted, follow
 from spass.journal.head import StreamClaim, StreamHead, claim, stream_digest
@@ -51,7 +51,7 @@ class Turns:
 
     async def stream(
         self, scope: Scope, agent: AgentSpec, request: RunRequest, report: ReportError
-    ) -> Run | FollowedStream | TurnOutcome:
+    ) -> Run | FollowedStream | RunResult:
         """Start a turn as a stream, or follow or replay that of an earlier request. The first frame is there.
 
         Raises:

@@ -27,7 +27,7 @@ from spass.core.errors import (
 from spass.core.events import Event
 from spass.core.ids import SessionId
 from spass.core.messages import Message
-from spass.core.outcome import CompactionIds, TurnOutcome, decode_outcome, encode_outcome
+from spass.core.run_result import CompactionIds, RunResult, decode_run_result, encode_run_result
 from spass.core.time import Clock, timestamp
 from spass.sessions.decided_calls import with_decisions
 from spass.sessions.held_session import HeldSession
@@ -55,7 +55,7 @@ class _Recorded(NamedTuple):
 
     session: Session
     turn: TurnRecord
-    outcome: TurnOutcome
+    outcome: RunResult
 
 
 class Conversation:
@@ -109,7 +109,7 @@ class Conversation:
         """Extend the hold and the lease of the stream. Errors are those of ``HeldSession.renew``."""
         await self._held.renew()
 
-    async def load(self) -> TurnOutcome | None:
+    async def load(self) -> RunResult | None:
         """Read the turns that are not compacted yet. Return the outcome if an earlier attempt of the request was committed.
 
         Raises:
@@ -159,7 +159,7 @@ class Conversation:
         """Record an event of the turn."""
         self._recorder.add(event)
 
-    def finish(self) -> TurnOutcome:
+    def finish(self) -> RunResult:
         """Return the outcome of the turn, whose last event is recorded.
 
         Raises:
@@ -181,7 +181,7 @@ class Conversation:
         """
         assert self._recorded is not None  # noqa: S101 (the turn has finished)
         store, request, (session, turn, outcome) = self._store, self._request, self._recorded
-        answer = StoredAnswer(encode_outcome(outcome), {})
+        answer = StoredAnswer(encode_run_result(outcome), {})
         requests = dict.fromkeys([request.idempotency, request.idempotency_at(session.id) if self.compactor.result else None])
         answers: list[Write] = [await idempotency.record(store, request, answer) for request in requests if request]
         return await TurnCommit.prepare(store, session, turn, answers)
@@ -205,11 +205,11 @@ class Conversation:
         decided = await with_decisions(self._store, self._request.user, turns, self._clock())
         return [stored.message for turn in decided for stored in turn.messages]
 
-    def _outcome(self, session: SessionId, turn: TurnRecord) -> TurnOutcome:
+    def _outcome(self, session: SessionId, turn: TurnRecord) -> RunResult:
         compaction, error = self.compactor.result, self.compactor.error
         summary = compaction.summary if compaction is not None else None
         return replace(
-            TurnOutcome.of(self._request.run, self._recorder.outcome, self._scope.tally.total, turn.answer.created_at),
+            RunResult.of(self._request.run, self._recorder.outcome, self._scope.tally.total, turn.answer.created_at),
             session_id=session,
             message_id=turn.answer.id,
             seq=turn.answer.seq,
@@ -218,7 +218,7 @@ class Conversation:
         )
 
 
-async def open_session(scope: Scope, request: TurnRequest, turn_id: str, clock: Clock) -> OpenedSession | TurnOutcome:
+async def open_session(scope: Scope, request: TurnRequest, turn_id: str, clock: Clock) -> OpenedSession | RunResult:
     """Hold the session of a turn, or return the outcome if an earlier attempt of the request was committed.
 
     Raises:
@@ -241,7 +241,7 @@ async def open_session(scope: Scope, request: TurnRequest, turn_id: str, clock: 
     return opened
 
 
-async def stored_outcome(store: TenantStore, request: TurnRequest) -> TurnOutcome | None:
+async def stored_outcome(store: TenantStore, request: TurnRequest) -> RunResult | None:
     """Return the outcome that an earlier attempt of the request recorded, or None.
 
     Raises:
@@ -249,7 +249,7 @@ async def stored_outcome(store: TenantStore, request: TurnRequest) -> TurnOutcom
         StorageUnavailable: AWS throttled all retries or was unreachable.
     """
     answer = await idempotency.read(store, request.idempotency) if request.idempotency is not None else None
-    return decode_outcome(answer.body) if answer is not None else None
+    return decode_run_result(answer.body) if answer is not None else None
 
 
 def new_turn_hold(request: TurnRequest, turn_id: str, now: float, successor: SessionId | None = None) -> Hold:

@@ -11,7 +11,7 @@ from spass.core.ids import MessageId
 from spass.core.messages import Json, Role
 from spass.core.paging import PageSizeLimit
 from spass.core.time import Timestamp
-from spass.models.answers import FunctionCall, TurnUsage
+from spass.models.responses import FunctionCall, TurnUsage
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, message_json
 from spass.sessions.session import Session, read_session
 from spass.store.objects import ObjectMissing

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from spass.core.ids import SessionId
 from spass.core.messages import Json
-from spass.core.outcome import TurnOutcome
+from spass.core.run_result import RunResult
 from spass.memory.operator import Operator
 from spass.memory.state import UNCHANGED, Unchanged, read_state, state_creation, state_update
 from spass.sessions.opening import Opening
@@ -33,7 +33,7 @@ class OperatorPointer:
             self.store, self.operator, self.session, session.id, UNCHANGED, session.created_at, agent=session.agent
         )
 
-    def update(self, outcome: TurnOutcome, state: Json | Unchanged) -> Write:
+    def update(self, outcome: RunResult, state: Json | Unchanged) -> Write:
         """Return the write for the commit of a turn: the operator points to the turn's session and has the next ``state``."""
         session = outcome.session_id
         if self.session is None or session is None:

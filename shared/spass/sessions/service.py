@@ -14,8 +14,8 @@ from spass.core.cursors import decode_cursor
 from spass.core.errors import LimitExceeded, SessionArchived, SessionNotFound
 from spass.core.ids import AgentName, SessionId, WorkspaceId, id_pattern, new_id
 from spass.core.messages import Message
-from spass.core.outcome import TurnOutcome
 from spass.core.paging import fill_page
+from spass.core.run_result import RunResult
 from spass.core.time import Clock, timestamp
 from spass.memory.operator import Operator
 from spass.sessions.conversation import Conversation, open_session
@@ -174,7 +174,7 @@ class Sessions:
         return OperatorOpening(Opening(pointer.session or template.id, template, pointer), pointer)
 
     @asynccontextmanager
-    async def hold(self, scope: Scope, request: TurnRequest, turn_id: str) -> AsyncIterator[Conversation | TurnOutcome]:
+    async def hold(self, scope: Scope, request: TurnRequest, turn_id: str) -> AsyncIterator[Conversation | RunResult]:
         """Hold the session of a turn while the body runs, or give the outcome that an earlier attempt of the request recorded.
         ``scope`` is that of the agent, whose session is the turn's.
 
@@ -184,7 +184,7 @@ class Sessions:
         from spass.sessions.compaction.compactor import Compactor  # not needed to list or create sessions
 
         opened = await open_session(scope, request, turn_id, self._clock)
-        if isinstance(opened, TurnOutcome):
+        if isinstance(opened, RunResult):
             yield opened
             return
         model, window = request.run.model, request.context_window

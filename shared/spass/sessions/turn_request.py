@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spass.core.ids import AgentName, OperatorId, SessionId, UserId, WorkspaceId
-from spass.core.outcome import AgentRun
+from spass.core.run_result import AgentRun
 from spass.store.idempotency import IdempotentRequest
 
 if TYPE_CHECKING:

@@ -57,9 +57,9 @@ class ChatModels:
                 code, reason = "model_not_found", f"There is no model {excerpt}."
         return ToolError(f"{reason} Leave model out, or use one of: {', '.join(allowed[:_MAX_NAMES])}.", code=code)
 
-    def as_seen(self, text: str) -> str:
+    def model_round_trip(self, text: str) -> str:
         """Return ``text`` as a model reads it in the prompt of ``ask`` and as its repetition arrives in the reply."""
-        return self._calls.as_seen(text)
+        return self._calls.model_round_trip(text)
 
     async def ask(
         self,

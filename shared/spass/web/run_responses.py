@@ -13,7 +13,7 @@ from spass.agents.render.frames import EventFormat
 from spass.agents.spec import AgentSpec
 from spass.core.event_task import EventTask
 from spass.core.ids import AgentName
-from spass.core.outcome import TurnOutcome
+from spass.core.run_result import RunResult
 from spass.runs.request import ChatSession, RunRequest
 from spass.tenancy.response_model import ResponseModel
 from spass.web.disconnect import run_for_client
@@ -31,7 +31,7 @@ async def answer_run(
     agent: AgentSpec,
     request: RunRequest,
     client: Receive,
-    render: Callable[[TurnOutcome], ResponseModel] = Reply.of,
+    render: Callable[[RunResult], ResponseModel] = Reply.of,
     *,
     stream: bool = False,
 ) -> Response:
@@ -90,7 +90,7 @@ async def stream_run(exchange: Exchange, agent: AgentSpec, request: RunRequest, 
     scope = scope.as_owner if request.operator is not None else scope
     run = await exchange.services.runs.stream(scope, agent, request, partial(report_failure, exchange))
     replayed = {REPLAYED_HEADER: "true"}
-    if isinstance(run, TurnOutcome):
+    if isinstance(run, RunResult):
         assert isinstance(request.form, EventFormat)  # noqa: S101 (only such runs have an Idempotency-Key)
         frames = yield_frames(request.form.replay(exchange.request_id, run))
         return await stream_response(frames, exchange.request_id, headers=replayed, style=EVENT_STYLE)
@@ -105,7 +105,7 @@ async def stream_run(exchange: Exchange, agent: AgentSpec, request: RunRequest, 
     return answer_live(exchange, run, EVENT_STYLE, ends_with_client=ends_with_client)
 
 
-def _compaction_headers(outcome: TurnOutcome) -> Mapping[str, str]:
+def _compaction_headers(outcome: RunResult) -> Mapping[str, str]:
     """Return the headers that report a turn's compaction or its failure."""
     if (compaction := outcome.compaction) is not None:
         return {"SPASS-Compacted-From": compaction.source, "SPASS-Session-Id": compaction.successor}

@@ -195,7 +195,7 @@ class Services:
 
     @cached_property
     def redactor(self) -> "Redactor":
-        from spass.calls.answer_redaction import build_redactor
+        from spass.calls.reply_redaction import build_redactor
 
         def keys_in_use() -> list[str]:
             used = self.router.keys() if "router" in self.__dict__ else []

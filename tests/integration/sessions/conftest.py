@@ -12,7 +12,7 @@ from spass.core.errors import ContextLengthExceeded
 from spass.core.events import Event, InferenceStarted, Token, TurnStarted
 from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
 from spass.core.messages import Message, TokenUsage
-from spass.core.outcome import AgentRun
+from spass.core.run_result import AgentRun
 from spass.core.time import timestamp
 from spass.runs import commit
 from spass.sessions.deletion import delete_session

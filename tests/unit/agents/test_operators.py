@@ -12,7 +12,7 @@ from spass.core.events import Event, InferenceFinished, InferenceStarted, ToolCa
 from spass.core.ids import AgentName, OperatorId, RequestId, UserId
 from spass.core.json import dump
 from spass.core.messages import FinishReason, Json, Message, Role, ToolCall
-from spass.core.outcome import AgentRun, TurnOutcome
+from spass.core.run_result import AgentRun, RunResult
 from spass.memory.operator import Operator
 from spass.memory.state import read_state
 from spass.runs.operators import OperatorCommit
@@ -50,7 +50,7 @@ class Runs:
 
     harness: SessionsHarness = field(default_factory=lambda: SessionsHarness(MemoryAws()))
 
-    async def run(self, memory: Memory | None, *tools: ToolOutcome, reason: FinishReason = FinishReason.STOP) -> TurnOutcome:
+    async def run(self, memory: Memory | None, *tools: ToolOutcome, reason: FinishReason = FinishReason.STOP) -> RunResult:
         """Answer "hello" with "Hi." after the calls ``tools``."""
 
         async def agent(history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:

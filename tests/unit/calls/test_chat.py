@@ -189,7 +189,7 @@ async def test_lost_answers_before_a_success_are_part_of_its_usage_and_cost(stor
     provider, scope = scripted_model(in_turn([unavailable, unavailable, third]), sent=True), make_scope(store)
     request = replace(QUESTION, max_tokens=100)
     last = [delta async for delta in calls_of(provider, config).chat(scope, request)][-1]
-    assert (last.usage, last.lost_usage) == (TokenUsage(17, 203), TokenUsage(10, 200))
+    assert (last.usage, last.failed_attempt_usage) == (TokenUsage(17, 203), TokenUsage(10, 200))
     (record,) = await audit_of(store)
     assert (record["attempts"], record["prompt_tokens"], record["completion_tokens"]) == (3, 17, 203)
     assert Decimal(str(record["cost_usd"])) == scope.tally.total.usd == Decimal("0.500305")

@@ -12,7 +12,7 @@ from spass.tenancy.config import BackendConfig, LlmConfig
 from spass.web.errors import envelope
 from tests.unit.calls.planted_secrets import BATCHES, PROVIDER_KEY, leaked_kinds, set_credentials, text_with_secrets
 from tests.unit.calls.provider_failures import FAILURES, HOST, OUR_NAMES
-from tests.unit.calls.test_answer_redaction import redactor
+from tests.unit.calls.test_reply_redaction import redactor
 from tests.unit.models.scripted_upstream import CLASSES, QUESTION, Upstream, backend, context
 
 

@@ -8,7 +8,7 @@ from spass.core.cost import NO_COST
 from spass.core.errors import TurnLost
 from spass.core.ids import ManagedAgentId, RequestId, RunId, TenantId, UserId, new_id, random_suffix
 from spass.core.messages import TokenUsage
-from spass.core.outcome import AgentRun, TurnOutcome
+from spass.core.run_result import AgentRun, RunResult
 from spass.core.time import timestamp
 from spass.managed import mailbox
 from spass.managed.lookup import find_agent, read_agent
@@ -143,8 +143,8 @@ def success(store: TenantStore, run: Run, content: str, delivered: Sequence[Mail
     return RunSuccess(store, run, delivered, Shown(content), lambda: now)
 
 
-def outcome() -> TurnOutcome:
+def outcome() -> RunResult:
     """Return the outcome of a turn with two model calls. The stream shows more than its answer."""
     run = AgentRun(RequestId("req_1"), "operative", "operative", "tiny")
     cost = replace(NO_COST, usd=Decimal("0.000125"))
-    return TurnOutcome(run, "the last step", timestamp(0), usage=TokenUsage(30, 12), cost=cost, turns=2)
+    return RunResult(run, "the last step", timestamp(0), usage=TokenUsage(30, 12), cost=cost, turns=2)

@@ -148,7 +148,7 @@ async def test_a_backend_that_timed_out_after_sending_is_not_retried() -> None:
     harness.mark_sent()
     chat = harness.chat()
     assert isinstance(await error_from_response(chat), UpstreamError)
-    assert (harness.attempts, chat.routing.lost_usage, chat.routing.estimated) == ({"a": 1}, EXPECTED, True)
+    assert (harness.attempts, chat.routing.failed_attempt_usage, chat.routing.estimated) == ({"a": 1}, EXPECTED, True)
 
 
 async def test_a_timeout_fails_over_to_another_backend() -> None:
@@ -156,14 +156,14 @@ async def test_a_timeout_fails_over_to_another_backend() -> None:
     harness.providers["a"].sent = True
     chat = harness.chat()
     assert await text_of(chat) == "Hello"
-    assert (harness.attempts, chat.routing.lost_usage) == ({"a": 1, "b": 2}, EXPECTED)
+    assert (harness.attempts, chat.routing.failed_attempt_usage) == ({"a": 1, "b": 2}, EXPECTED)
 
 
 async def test_a_timeout_before_sending_is_retried_and_not_billed() -> None:
     harness = RouterHarness(in_turn(BackendTimeout("no connection"), HELLO))
     chat = harness.chat()
     assert await text_of(chat) == "Hello"
-    assert (harness.attempts, chat.routing.lost_usage) == ({"a": 2}, TokenUsage())
+    assert (harness.attempts, chat.routing.failed_attempt_usage) == ({"a": 2}, TokenUsage())
 
 
 async def test_the_usage_of_lost_answers_is_added() -> None:
@@ -171,7 +171,7 @@ async def test_the_usage_of_lost_answers_is_added() -> None:
     harness.mark_sent()
     chat = harness.chat()
     assert await text_of(chat) == "Hello"
-    assert (chat.routing.answered_usage, chat.routing.lost_usage) == (TokenUsage(10, 2), EXPECTED + EXPECTED)
+    assert (chat.routing.answered_usage, chat.routing.failed_attempt_usage) == (TokenUsage(10, 2), EXPECTED + EXPECTED)
     assert chat.routing.usage == TokenUsage(30, 202)
 
 
@@ -200,7 +200,7 @@ async def test_wrong_and_lost_vectors_are_billed() -> None:
     harness.mark_sent()
     routing = RoutingRecord()
     await harness.embed(routing=routing)
-    assert (routing.answered_usage, routing.lost_usage, routing.estimated) == (TokenUsage(4), EXPECTED, True)
+    assert (routing.answered_usage, routing.failed_attempt_usage, routing.estimated) == (TokenUsage(4), EXPECTED, True)
 
 
 async def test_a_request_after_its_deadline_makes_no_attempt() -> None:

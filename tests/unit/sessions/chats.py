@@ -9,7 +9,7 @@ from spass.core.errors import SpassError, StorageUnavailable
 from spass.core.events import Event, TurnStarted
 from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
 from spass.core.messages import Message
-from spass.core.outcome import AgentRun, TurnOutcome
+from spass.core.run_result import AgentRun, RunResult
 from spass.core.time import Clock
 from spass.journal.head import StreamClaim, StreamHead, StreamState, claim, read_head, stream_digest
 from spass.sessions.service import Sessions
@@ -35,7 +35,7 @@ class StreamEnd:
 
     claim: StreamClaim
 
-    async def writes(self, outcome: TurnOutcome) -> Sequence[Write]:
+    async def writes(self, outcome: RunResult) -> Sequence[Write]:
         return [self.claim.ending(StreamState.DONE)]
 
 
@@ -98,7 +98,7 @@ class Chats:
         entries: Sequence[Message] = (),
         agent: ScriptedAgent = say_yes,
         message: str = "hello",
-    ) -> TurnOutcome:
+    ) -> RunResult:
         """Run a turn and return its outcome. Assert that no attempt of its stream runs or is done.
 
         Raises:

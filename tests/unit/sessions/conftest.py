@@ -12,7 +12,7 @@ from spass.calls.scope import Scope
 from spass.core.events import Event, InferenceFinished, InferenceStarted, TurnFinished, TurnStarted
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId
 from spass.core.messages import FinishReason, Message, Role
-from spass.core.outcome import AgentRun
+from spass.core.run_result import AgentRun
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession
 from spass.sessions.turn_request import TurnRequest, messages_path

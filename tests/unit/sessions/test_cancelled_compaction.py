@@ -13,7 +13,7 @@ from spass.core.errors import SpassError
 from spass.core.events import Event, MessageWritten, TurnFinished, TurnStarted
 from spass.core.ids import AgentName, RequestId, SessionId, UserId
 from spass.core.messages import FinishReason, Message, Role
-from spass.core.outcome import AgentRun, TurnOutcome
+from spass.core.run_result import AgentRun, RunResult
 from spass.journal.head import StreamState
 from spass.sessions.session import CreateSession
 from spass.sessions.turn_request import TurnRequest
@@ -61,7 +61,7 @@ class CutTurn:
     def chats(self) -> Chats:
         return Chats(self.harness.sessions, self.harness.scope(), self.harness.now)
 
-    async def run(self) -> TurnOutcome:
+    async def run(self) -> RunResult:
         """Run the turn in a new session that it compacts."""
         harness = self.harness
         self.session = await harness.create_with(CreateSession(compact_strategy="auto", compact_keep_last_n=2))
@@ -106,7 +106,7 @@ class CutTurn:
         with suppress(asyncio.CancelledError):
             await self._work
 
-    async def check(self, outcome: TurnOutcome) -> None:
+    async def check(self, outcome: RunResult) -> None:
         """Assert that the turn is recorded once, in the session that its outcome names, and that the session can continue."""
         chats = self.chats
         source = await chats.sessions.get(chats.scope, AGENT, self.session)

@@ -11,7 +11,7 @@ import pytest
 from spass.core.errors import InternalError, SessionBusy, StorageUnavailable
 from spass.core.events import Event
 from spass.core.ids import AgentName, RequestId, SessionId, UserId
-from spass.core.outcome import AgentRun, TurnOutcome
+from spass.core.run_result import AgentRun, RunResult
 from spass.runs.commit import Participant
 from spass.sessions.turn_request import TurnRequest
 from spass.store import keys
@@ -57,7 +57,7 @@ class Counter:
     harness: SessionsHarness
     rivals: int = 0
     renewals: int = 0
-    outcomes: list[TurnOutcome] = field(default_factory=list)
+    outcomes: list[RunResult] = field(default_factory=list)
     gives_up: bool = False
 
     def key(self, name: str) -> Key:
@@ -71,7 +71,7 @@ class Counter:
         table = self.harness.scope().store.table
         return [number for number in range(20) if await table.get(self.key(f"entry-{number}")) is not None]
 
-    async def writes(self, outcome: TurnOutcome) -> Sequence[Write]:
+    async def writes(self, outcome: RunResult) -> Sequence[Write]:
         self.outcomes.append(outcome)
         return await self.entry()
 
@@ -97,7 +97,7 @@ class Plain:
 
     key: Key
 
-    async def writes(self, outcome: TurnOutcome) -> Sequence[Write]:
+    async def writes(self, outcome: RunResult) -> Sequence[Write]:
         return [Put(self.key, {}, ITEM_ABSENT)]
 
 
@@ -125,7 +125,7 @@ async def test_an_error_of_a_participant_fails_the_turn(harness: SessionsHarness
 
     @dataclass
     class Failing:
-        async def writes(self, outcome: TurnOutcome) -> Sequence[Write]:
+        async def writes(self, outcome: RunResult) -> Sequence[Write]:
             raise InternalError("No.")
 
     with pytest.raises(InternalError):
@@ -157,7 +157,7 @@ async def test_a_turn_that_lost_its_session_renews_nothing(harness: SessionsHarn
     session = await harness.create()
 
     class Losing(Counter):
-        async def writes(self, outcome: TurnOutcome) -> Sequence[Write]:
+        async def writes(self, outcome: RunResult) -> Sequence[Write]:
             key = keys.session_head(harness.scope().store.tenant, session)
             await harness.scope().store.table.write(Update(key, remove=("hold",)))
             return await super().writes(outcome)

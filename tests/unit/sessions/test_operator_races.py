@@ -15,7 +15,7 @@ from spass.core.errors import SessionNotFound, SpassError
 from spass.core.events import Event
 from spass.core.ids import AgentName, OperatorId, RequestId, SessionId, TenantId, UserId, new_id
 from spass.core.messages import Message, Role
-from spass.core.outcome import AgentRun, TurnOutcome
+from spass.core.run_result import AgentRun, RunResult
 from spass.memory.operator import Operator
 from spass.memory.state import OperatorState, read_state
 from spass.sessions.compaction.commit import commit_compaction
@@ -57,7 +57,7 @@ class NextState:
     pointer: OperatorPointer
     state: str
 
-    async def writes(self, outcome: TurnOutcome) -> Sequence[Write]:
+    async def writes(self, outcome: RunResult) -> Sequence[Write]:
         return [self.pointer.update(outcome, self.state)]
 
 
@@ -93,7 +93,7 @@ class OperatorRace:
                 self.answered.add(message)
                 return
 
-    async def run_once(self, agent: AgentName, message: str) -> TurnOutcome:
+    async def run_once(self, agent: AgentName, message: str) -> RunResult:
         sessions = Sessions(Cascade(GatewayConfig()), ScriptedSummarizer, clock=self.schedule.now)  # with empty caches
         opening, pointer = await sessions.open_operator(self.scope, agent, OPERATOR)
 

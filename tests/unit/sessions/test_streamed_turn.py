@@ -11,7 +11,7 @@ from spass.core.errors import SessionBusy, SpassError
 from spass.core.events import Event, Failed, InferenceStarted, TurnFinished
 from spass.core.ids import AgentName, RequestId, SessionId, UserId
 from spass.core.messages import Message
-from spass.core.outcome import AgentRun, TurnOutcome
+from spass.core.run_result import AgentRun, RunResult
 from spass.journal.head import StreamState
 from spass.runs import run as turn_module
 from spass.runs.commit import Participant
@@ -42,9 +42,9 @@ class Writes:
     """A participant with given writes. ``received`` are the outcomes that it got."""
 
     given: Sequence[Write]
-    received: list[TurnOutcome] = field(default_factory=list)
+    received: list[RunResult] = field(default_factory=list)
 
-    async def writes(self, outcome: TurnOutcome) -> Sequence[Write]:
+    async def writes(self, outcome: RunResult) -> Sequence[Write]:
         self.received.append(outcome)
         return self.given
 

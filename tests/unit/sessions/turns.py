@@ -11,7 +11,7 @@ from spass.core.event_task import EventList
 from spass.core.events import Event, Failed, TurnFinished
 from spass.core.ids import RequestId, SessionId, new_id
 from spass.core.messages import Json
-from spass.core.outcome import AgentRun, TurnOutcome
+from spass.core.run_result import AgentRun, RunResult
 from spass.journal.frames import Frame
 from spass.runs.commit import Participant
 from spass.runs.log import RunLog
@@ -42,7 +42,7 @@ class EventLog:
     def move(self, successor: SessionId) -> Sequence[Frame]:
         return ()
 
-    def end(self, outcome: TurnOutcome) -> Sequence[Frame]:
+    def end(self, outcome: RunResult) -> Sequence[Frame]:
         self.events.append(TurnFinished(outcome.finish_reason, outcome.usage, outcome.cost, outcome.metadata))
         self.events.end()
         return ()

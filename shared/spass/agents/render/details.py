@@ -3,7 +3,7 @@
 from typing import Final
 
 from spass.core.messages import FinishReason
-from spass.core.outcome import TurnOutcome
+from spass.core.run_result import RunResult
 
 _MAX_NAME: Final = 64  # characters of the name of a tool, which a model may have invented
 _MAX_PROGRESS: Final = 200  # characters of what a tool reports, which its event has as a whole
@@ -34,7 +34,7 @@ def progress_detail(progress: str) -> str:
     return _shorten(progress, _MAX_PROGRESS)
 
 
-def end_detail(outcome: TurnOutcome) -> str:
+def end_detail(outcome: RunResult) -> str:
     """Return the text for the end of a run that succeeded: how it ended, and what it took."""
     end = _ENDS.get(outcome.finish_reason, "{agent} is done").format(agent=outcome.run.agent)
     spent = f"{end}: {_count(outcome.turns, 'model call')}, {_count(len(outcome.tools), 'tool call')}."

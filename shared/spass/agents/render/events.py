@@ -30,7 +30,7 @@ from spass.core.events import (
 )
 from spass.core.ids import RequestId, SessionId
 from spass.core.messages import Json, ToolCall, ToolCallDelta
-from spass.core.outcome import ToolRecord, TurnOutcome
+from spass.core.run_result import RunResult, ToolRecord
 from spass.tools.arguments import arguments_for_display
 
 StreamEvent: TypeAlias = dict[str, Json]
@@ -71,7 +71,7 @@ class EventWriter:
         self._calls = 0  # of the agent's last message
         self._started = 0  # calls among them that have started
 
-    def write(self, item: Event | TurnOutcome) -> Iterator[StreamEvent]:
+    def write(self, item: Event | RunResult) -> Iterator[StreamEvent]:
         """Yield the events of the stream for one event of the run, or for its outcome, which ends the stream."""
         match item:
             case Token():
@@ -92,7 +92,7 @@ class EventWriter:
                 yield from _nested(item)
             case Status(detail=detail):
                 yield _status("executing", detail)
-            case TurnOutcome():
+            case RunResult():
                 yield from self._end(item)
             case InferenceStarted() | RefusalDelta() | ToolCallDelta() | ResultRecorded() | TurnFinished() | Failed():
                 pass
@@ -104,7 +104,7 @@ class EventWriter:
         self._session_id = successor
         return self._planning(self._request_id, successor, moving_detail(self._agent))
 
-    def replay(self, outcome: TurnOutcome) -> Iterator[StreamEvent]:
+    def replay(self, outcome: RunResult) -> Iterator[StreamEvent]:
         """Yield the stream of a recorded outcome. It begins as the first one did: with the session before a compaction."""
         session = outcome.compaction.source if outcome.compaction is not None else outcome.session_id
         yield self._planning(outcome.run.request_id, session, planning_detail(outcome.run.agent))
@@ -123,7 +123,7 @@ class EventWriter:
             planning |= {"message_id": self._stream.message_id, "attempt": self._stream.attempt}
         return planning
 
-    def _end(self, outcome: TurnOutcome) -> Iterator[StreamEvent]:
+    def _end(self, outcome: RunResult) -> Iterator[StreamEvent]:
         reply = Reply.of(outcome)
         fields, message = reply.to_dict(), reply.message.to_dict()
         yield _status("complete", end_detail(outcome))

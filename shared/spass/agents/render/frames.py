@@ -9,7 +9,7 @@ from spass.core.events import Event, Token
 from spass.core.ids import RequestId, SessionId
 from spass.core.json import dump_line
 from spass.core.messages import Json
-from spass.core.outcome import AgentRun, TurnOutcome
+from spass.core.run_result import AgentRun, RunResult
 from spass.journal.frames import Frame, json_frame
 
 _BEFORE_TEXT: Final = '{"type":"token","content":"'
@@ -25,7 +25,7 @@ class StreamRenderer(Protocol):
     def move(self, successor: SessionId) -> Sequence[Frame]:
         """Return the frames that tell that the turn goes on in ``successor`` after a compaction."""
 
-    def end(self, outcome: TurnOutcome) -> Sequence[Frame]:
+    def end(self, outcome: RunResult) -> Sequence[Frame]:
         """Return the end of a run that succeeded. Its readers get it when the turn is recorded."""
 
     def fail(self, error: Mapping[str, Json]) -> Sequence[Frame]:
@@ -62,7 +62,7 @@ class FrameWriter:
         """Return the frame that names the session in which the turn goes on after a compaction."""
         return [json_frame(self._events.move(successor))]
 
-    def end(self, outcome: TurnOutcome) -> Sequence[Frame]:
+    def end(self, outcome: RunResult) -> Sequence[Frame]:
         """Return the end of a run that succeeded: ``complete``, ``usage`` and ``done``."""
         return [json_frame(event) for event in self._events.write(outcome)]
 
@@ -82,7 +82,7 @@ class EventFormat:
         """See ``RunFormat.renderer``."""
         return FrameWriter(EventWriter(request_id, run.agent, session, stream=stream, shows_kind=self.shows_kind))
 
-    def replay(self, request_id: RequestId, outcome: TurnOutcome) -> Sequence[Frame]:
+    def replay(self, request_id: RequestId, outcome: RunResult) -> Sequence[Frame]:
         """Return the stream of a run that an earlier request recorded."""
         return [*map(json_frame, EventWriter(request_id, outcome.run.agent, shows_kind=self.shows_kind).replay(outcome))]
 

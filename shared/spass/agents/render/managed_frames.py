@@ -32,7 +32,7 @@ from spass.core.events import (
 from spass.core.ids import RequestId, SessionId
 from spass.core.json import dump_line
 from spass.core.messages import FinishReason, Json, ToolCall, ToolCallDelta
-from spass.core.outcome import AgentRun, TurnOutcome
+from spass.core.run_result import AgentRun, RunResult
 from spass.journal.frames import DONE, Frame, json_frame
 from spass.tools.arguments import arguments_for_display
 
@@ -95,7 +95,7 @@ class ManagedFrames:
         """Return no frame: the stream does not name the agent's session."""
         return ()
 
-    def end(self, outcome: TurnOutcome) -> Sequence[Frame]:
+    def end(self, outcome: RunResult) -> Sequence[Frame]:
         """Return the end of a run that succeeded: the last chunk, with usage and flags, and ``[DONE]``."""
         flag = _FLAGS.get(outcome.finish_reason)
         usage: Json = {

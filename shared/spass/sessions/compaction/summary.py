@@ -267,7 +267,7 @@ class _SummaryTask:
         Raises:
             ContextLengthExceeded: it did not. Later requests are small enough to be read for certain.
         """
-        read = reply.usage.prompt_tokens - reply.lost_usage.prompt_tokens if reply.usage else 0
+        read = reply.usage.prompt_tokens - reply.failed_attempt_usage.prompt_tokens if reply.usage else 0
         certain = _MIN_BYTES_PER_TOKEN * read
         # A complete reading can look like that by chance. That costs one more attempt: its halves are certain to be read.
         stopped = read % _MIN_WINDOW_TOKENS == 0 and len(material.encode()) > certain

@@ -90,7 +90,7 @@ class AiderEdit(Tool):
         existing = paths.existing(at)
         bodies = await workspace.read_many(at, existing)
         size = sum(map(len, bodies.values()))
-        return at, await run_in_worker_thread(size, lambda read: EditTexts.of(paths, read, models.as_seen), bodies)
+        return at, await run_in_worker_thread(size, lambda read: EditTexts.of(paths, read, models.model_round_trip), bodies)
 
     def _request(self, workspace: AgentWorkspace, texts: EditTexts) -> EditRequest:
         settings, scope = workspace.grants.editor, workspace.scope

@@ -7,7 +7,7 @@ from typing import Final
 from spass.core.errors import InvalidPath, WorkspaceLimit
 from spass.tools.agent_workspace import path_not_allowed
 from spass.tools.base import ToolError
-from spass.tools.editor.view import AsSeen, FileView
+from spass.tools.editor.view import FileView, ModelRoundTrip
 from spass.tools.grants import Grants
 from spass.workspaces.change import Change
 from spass.workspaces.limits import MAX_FILE_BYTES
@@ -99,7 +99,7 @@ class EditTexts:
     read_only: frozenset[WorkspacePath]
 
     @classmethod
-    def of(cls, paths: EditPaths, bodies: Mapping[WorkspacePath, bytes], as_seen: AsSeen) -> "EditTexts":
+    def of(cls, paths: EditPaths, bodies: Mapping[WorkspacePath, bytes], model_round_trip: ModelRoundTrip) -> "EditTexts":
         """Return the views of ``bodies``; files without a body are to be created. This takes about a second for 2 MiB.
 
         Raises:
@@ -118,11 +118,11 @@ class EditTexts:
                 f"The files of this edit have {lines} lines; all together may have {MAX_EDIT_LINES}. Name fewer files."
             )
         named = [*paths.files, *paths.read_only]
-        names = {as_seen(path): path for path in named}
+        names = {model_round_trip(path): path for path in named}
         if len(names) < len(named):
             raise InvalidPath("A model cannot tell two of the paths apart. Edit these files in separate calls.", param="files")
         _check_as_files(names)
-        views = {path: FileView.of(bodies.get(path, b""), as_seen) for path in named}
+        views = {path: FileView.of(bodies.get(path, b""), model_round_trip) for path in named}
         created = frozenset(path for path in paths.files if path not in bodies)
         return cls(names, views, created, frozenset(paths.read_only))
 

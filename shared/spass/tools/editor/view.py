@@ -20,7 +20,7 @@ from spass.redaction.text import REDACTED
 from spass.tools.editor.alignment import Gap, align, gaps
 from spass.tools.editor.line_parts import RewrittenLine, restore_parts
 
-AsSeen = Callable[[str], str]
+ModelRoundTrip = Callable[[str], str]
 """Return a text as a model sees it and as its repetition arrives, with the same number of lines."""
 
 _BOM: Final = "\ufeff"
@@ -60,7 +60,7 @@ class FileView:
         object.__setattr__(self, "text", "".join(f"{line.seen}\n" for line in self.lines))
 
     @classmethod
-    def of(cls, body: bytes, as_seen: AsSeen) -> "FileView":
+    def of(cls, body: bytes, model_round_trip: ModelRoundTrip) -> "FileView":
         """Return the view of a file; ``b""`` for one that does not exist yet.
 
         Raises:
@@ -70,7 +70,7 @@ class FileView:
         bom = _BOM if text.startswith(_BOM) else ""
         lines = text[len(bom) :].splitlines(keepends=True)
         texts = [line.splitlines()[0] for line in lines]
-        seen = _DELIMITERS.sub(r"\1‹\2›", as_seen("\n".join(texts))).split("\n") if lines else []
+        seen = _DELIMITERS.sub(r"\1‹\2›", model_round_trip("\n".join(texts))).split("\n") if lines else []
         parts = zip(lines, texts, seen, strict=True)
         return cls(body, [Line(text, line[len(text) :], shown) for line, text, shown in parts], bom)
 

@@ -28,13 +28,13 @@ from spass.core.events import (
 )
 from spass.core.ids import RequestId, SessionId
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
-from spass.core.outcome import AgentRun, ToolRecord, TurnOutcome
+from spass.core.run_result import AgentRun, RunResult, ToolRecord
 from spass.core.time import Timestamp
 
 CALL = ToolCall("call_1", "calculator", '{"expression": "1+1"}')
 STARTED = ToolCallStarted(CALL)
 FINISHED = ToolCallFinished(ToolOutcome(CALL, {"expression": "1+1"}, {"result": 2}, Message(Role.TOOL, "{}", (), "call_1"), 1))
-OUTCOME = TurnOutcome(
+OUTCOME = RunResult(
     AgentRun(RequestId("req_2"), "librarian", "native_react", "grok-4.1"),
     "It is 2.",
     Timestamp("2026-11-22T10:00:00.000Z"),

@@ -25,7 +25,7 @@ from spass.core.effects import Infer
 from spass.core.events import Event, Failed, InferenceFinished, Nested, Token, ToolCallFinished, ToolCallStarted, collect
 from spass.core.ids import RequestId
 from spass.core.messages import FinishReason, Message, Role, ToolCall, ToolCallDelta
-from spass.core.outcome import AgentRun, TurnOutcome
+from spass.core.run_result import AgentRun, RunResult
 from spass.core.time import Deadline, Timestamp
 from spass.journal.frames import Frame
 from spass.models.types import ChatDelta
@@ -59,7 +59,7 @@ def frames_of(events: Sequence[Event]) -> list[Frame]:
     frames = [frame for event in events for frame in writer.write(event)]
     if isinstance(events[-1], Failed):
         return [*frames, *writer.fail({"code": events[-1].error.code, "message": events[-1].error.message})]
-    return [*frames, *writer.end(TurnOutcome.of(RUN, collect(events), COST, Timestamp("2026-11-23T09:00:00.000Z")))]
+    return [*frames, *writer.end(RunResult.of(RUN, collect(events), COST, Timestamp("2026-11-23T09:00:00.000Z")))]
 
 
 def shown(frames: Sequence[Frame]) -> list[tuple[str | None, Any]]:

@@ -10,7 +10,7 @@ from spass.calls.scope import Scope
 from spass.core.events import Event, InferenceFinished, InferenceStarted, TurnFinished, TurnStarted
 from spass.core.ids import AgentName, SessionId
 from spass.core.messages import FinishReason, Message, Role
-from spass.core.outcome import AgentRun
+from spass.core.run_result import AgentRun
 from spass.core.time import Deadline
 from spass.sessions.compaction.job import Job, JobStatus
 from spass.sessions.compaction.jobs import CompactionJobs

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.calls.stable_text import stable_text
+from spass.calls.model_round_trip import model_round_trip
 from spass.redaction.detector import SecretSet
 from spass.tools.editor.view import FileView
 from tests.unit.calls.planted_secrets import SECRETS
@@ -41,12 +41,12 @@ FILES = st.tuples(
 )
 
 
-def as_seen(text: str) -> str:
-    return stable_text(text, KNOWN)
+def round_trip(text: str) -> str:
+    return model_round_trip(text, KNOWN)
 
 
 def view_of(text: str) -> FileView:
-    return FileView.of(text.encode(), as_seen)
+    return FileView.of(text.encode(), round_trip)
 
 
 def restore(view: FileView, result: str, movable: Mapping[str, str] | None = None) -> str:
@@ -102,7 +102,7 @@ def test_a_view_repeats_itself_and_has_plain_line_ends(file: tuple[str, Sequence
     bom, lines, last = file
     body = bom + "".join(map("".join, lines)) + last
     view = view_of(body)
-    assert as_seen(view.text) == view.text
+    assert round_trip(view.text) == view.text
     assert len(view.text.splitlines()) == view.text.count("\n") == len(view.lines)
     assert restore(view, view.text) == body
     for line in view.lines:
@@ -183,7 +183,7 @@ def test_a_surrogate_in_an_edit_becomes_a_question_mark() -> None:
 
 def test_a_file_that_is_not_utf_8_has_no_view() -> None:
     with pytest.raises(UnicodeDecodeError):
-        FileView.of(b"\xff\xfe", as_seen)
+        FileView.of(b"\xff\xfe", round_trip)
 
 
 def _edited(lines: Sequence[str], edit: str) -> str:

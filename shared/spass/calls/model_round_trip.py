@@ -13,7 +13,7 @@ _MAX_PASSES: Final = 4
 _BEGIN: Final = "-----BEGIN"
 
 
-def stable_text(text: str, secrets: SecretSet) -> str:
+def model_round_trip(text: str, secrets: SecretSet) -> str:
     """Return ``text`` as a model reads it in a prompt and as its repetition arrives, with the same number of line breaks.
 
     The redaction of an answer takes words after the header of a private key for the key, so the result has no such header. So a

@@ -7,7 +7,7 @@ from spass.core.cost import Cost, CostSource
 from spass.core.ids import MessageId, RequestId, SessionId, SummaryId
 from spass.core.json import dump, read_object
 from spass.core.messages import FinishReason, TokenUsage
-from spass.core.outcome import AgentRun, CompactionIds, ToolRecord, TurnOutcome, decode_outcome, encode_outcome
+from spass.core.run_result import AgentRun, CompactionIds, RunResult, ToolRecord, decode_run_result, encode_run_result
 from spass.core.time import Timestamp
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -19,7 +19,7 @@ APPROVALS = st.none() | st.dictionaries(TEXT, JSON, min_size=1, max_size=2)
 TOOLS = st.builds(ToolRecord, TEXT, TEXT, JSON, JSON, st.booleans(), COUNT, RICH, APPROVALS)
 COSTS = st.builds(Cost, AMOUNT, AMOUNT, st.sampled_from(CostSource), COUNT)
 OUTCOMES = st.builds(
-    TurnOutcome,
+    RunResult,
     run=st.builds(AgentRun, TEXT.map(RequestId), TEXT, TEXT, TEXT),
     content=TEXT,
     created_at=TEXT.map(Timestamp),
@@ -38,5 +38,5 @@ OUTCOMES = st.builds(
 
 
 @given(OUTCOMES)
-def test_an_outcome_is_read_as_it_was_written(outcome: TurnOutcome) -> None:
-    assert decode_outcome(read_object(dump(encode_outcome(outcome)))) == outcome
+def test_an_outcome_is_read_as_it_was_written(outcome: RunResult) -> None:
+    assert decode_run_result(read_object(dump(encode_run_result(outcome)))) == outcome

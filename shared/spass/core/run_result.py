@@ -1,4 +1,4 @@
-"""The outcome of an agent's run, as an idempotency record holds it. The edge renders it as JSON, as headers or as a stream."""
+"""The result of an agent's run, as an idempotency record holds it. The edge renders it as JSON, as headers or as a stream."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -61,8 +61,8 @@ class AgentRun:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnOutcome:
-    """The outcome of a run that succeeded. ``cost`` is that of the whole request.
+class RunResult:
+    """The result of a run that succeeded. ``cost`` is the cost of the whole request.
 
     ``session_id``, ``message_id`` and ``seq`` are the place of the answer, or None if no session stores it.
     ``compaction_error`` is the code of the error of a compaction that failed before or during the turn.
@@ -84,8 +84,8 @@ class TurnOutcome:
     compaction_error: str | None = None
 
     @classmethod
-    def of(cls, run: AgentRun, collected: Outcome, cost: Cost, created_at: Timestamp) -> "TurnOutcome":
-        """Return the outcome of a run without a session, whose events were ``collected``."""
+    def of(cls, run: AgentRun, collected: Outcome, cost: Cost, created_at: Timestamp) -> "RunResult":
+        """Return the result of a run without a session, whose events were ``collected``."""
         return cls(
             replace(run, model=collected.model or run.model),
             collected.content,
@@ -99,15 +99,15 @@ class TurnOutcome:
         )
 
 
-def encode_outcome(outcome: TurnOutcome) -> dict[str, Json]:
-    """Return ``outcome`` as JSON, for ``decode_outcome``."""
-    return {_KEY: encode_record(outcome, keep_none=True)}
+def encode_run_result(result: RunResult) -> dict[str, Json]:
+    """Return ``result`` as JSON, for ``decode_run_result``."""
+    return {_KEY: encode_record(result, keep_none=True)}
 
 
-def decode_outcome(body: Mapping[str, Any]) -> TurnOutcome:
-    """Return the outcome in the ``body`` of an idempotency record."""
+def decode_run_result(body: Mapping[str, Any]) -> RunResult:
+    """Return the result in the ``body`` of an idempotency record."""
     try:
-        return decode_record(TurnOutcome, body[_KEY])
+        return decode_record(RunResult, body[_KEY])
     except WrongValue as error:
         broken = broken_record("outcome", error)
         raise broken from broken.__cause__

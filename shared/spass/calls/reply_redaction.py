@@ -1,4 +1,4 @@
-"""Redact the streamed answers of models."""
+"""Redact the streamed replies of models."""
 
 from collections.abc import Callable, Collection
 from functools import cached_property
@@ -18,8 +18,8 @@ def build_redactor(config: GatewayConfig, keys: Callable[[], Collection[str]]) -
     return Redactor(tokens, all_key_variables(config), keys)
 
 
-class AnswerRedactor:
-    """Redact the deltas of one answer. The redacted text does not depend on where the provider splits the answer into deltas."""
+class ReplyRedactor:
+    """Redact the deltas of one reply. The redacted text does not depend on where the provider splits the reply into deltas."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -27,7 +27,7 @@ class AnswerRedactor:
 
     @cached_property
     def _secrets(self) -> SecretSet:
-        # Read at the first delta, because the provider key of this answer may be loaded after ``__init__``.
+        # Read at the first delta, because the provider key of this reply may be loaded after ``__init__``.
         return self._redactor.secrets()
 
     @cached_property
@@ -46,7 +46,7 @@ class AnswerRedactor:
         return ChatDelta(content, calls, delta.finish_reason, delta.usage, delta.cost_usd, refusal)
 
     def flush(self, *, breaks_off: bool = False) -> ChatDelta:
-        """Return the held text when the answer has ended, or when it ``breaks_off``."""
+        """Return the held text when the reply has ended, or when it ``breaks_off``."""
         held = ((index, text.flush(breaks_off=breaks_off)) for index, text in self._arguments.items())
         calls = tuple(ToolCallDelta(index, arguments=arguments) for index, arguments in held if arguments)
         content, refusal = (text.flush(breaks_off=breaks_off) for text in (self._content, self._refusal))

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.calls.answer_redaction import AnswerRedactor, build_redactor
+from spass.calls.reply_redaction import ReplyRedactor, build_redactor
 from spass.core.errors import UpstreamRejected
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.models.types import ChatDelta, ChatReply, collect_deltas
@@ -78,9 +78,9 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     set_credentials(monkeypatch)
 
 
-def collect_redacted(deltas: Iterable[ChatDelta], answer_redactor: AnswerRedactor | None = None) -> ChatReply:
+def collect_redacted(deltas: Iterable[ChatDelta], answer_redactor: ReplyRedactor | None = None) -> ChatReply:
     """Return the whole answer that a client receives."""
-    answer_redactor = answer_redactor or AnswerRedactor(redactor())
+    answer_redactor = answer_redactor or ReplyRedactor(redactor())
     redacted = [answer_redactor.feed(delta) for delta in deltas]
     return collect_deltas([*redacted, answer_redactor.flush()])
 
@@ -155,7 +155,7 @@ def test_a_secret_in_small_pieces_is_redacted(kind: str, size: int) -> None:
 
 @KINDS
 def test_no_prefix_of_a_stream_contains_part_of_a_secret(kind: str) -> None:
-    answer_redactor = AnswerRedactor(redactor())
+    answer_redactor = ReplyRedactor(redactor())
     sent_text = ""
     for character in f"It is {SECRETS[kind]}":
         sent_text += answer_redactor.feed(ChatDelta(character)).content
@@ -259,18 +259,18 @@ def test_a_text_without_secrets_is_unchanged(text: str, cuts: list[int]) -> None
 
 @pytest.mark.parametrize("first", ["Hello", "The", " And", "I", "Grüße", "你好", "42", "{", '"', "\n"])
 def test_the_first_delta_of_an_answer_is_not_held(first: str) -> None:
-    assert AnswerRedactor(redactor()).feed(ChatDelta(first)).content == ("Hell" if first == "Hello" else first)
+    assert ReplyRedactor(redactor()).feed(ChatDelta(first)).content == ("Hell" if first == "Hello" else first)
 
 
 def test_a_word_is_sent_when_it_has_ended() -> None:
-    answer_redactor = AnswerRedactor(redactor())
+    answer_redactor = ReplyRedactor(redactor())
     texts = [answer_redactor.feed(ChatDelta(piece)).content for piece in ("Under", "stand", "ing is", " goodness", ". Bye")]
     assert texts == ["Unde", "", "rstanding is", " good", "ness. Bye"]
     assert answer_redactor.flush().content == ""
 
 
 def test_at_most_a_thousand_characters_of_an_endless_word_are_held() -> None:
-    answer_redactor = AnswerRedactor(redactor())
+    answer_redactor = ReplyRedactor(redactor())
     sent_length = redacted_length = 0
     for _ in range(2000):
         sent_length += 50
@@ -308,15 +308,15 @@ def test_numbers_are_unchanged() -> None:
 def test_the_next_answer_knows_keys_that_are_loaded_later() -> None:
     keys: list[str] = []
     new_redactor = build_redactor(CONFIG, lambda: keys)
-    assert collect_redacted([ChatDelta(PROVIDER_KEY)], AnswerRedactor(new_redactor)).message.content == PROVIDER_KEY
+    assert collect_redacted([ChatDelta(PROVIDER_KEY)], ReplyRedactor(new_redactor)).message.content == PROVIDER_KEY
     keys.append(PROVIDER_KEY)
-    assert PROVIDER_KEY not in collect_redacted([ChatDelta(PROVIDER_KEY)], AnswerRedactor(new_redactor)).message.content
+    assert PROVIDER_KEY not in collect_redacted([ChatDelta(PROVIDER_KEY)], ReplyRedactor(new_redactor)).message.content
 
 
 def test_a_placeholder_for_a_key_is_not_redacted() -> None:
     new_redactor = redactor(["stand-in", "test", ""])
     assert (
-        collect_redacted([ChatDelta("The offline stand-in is a test.")], AnswerRedactor(new_redactor)).message.content
+        collect_redacted([ChatDelta("The offline stand-in is a test.")], ReplyRedactor(new_redactor)).message.content
         == "The offline stand-in is a test."
     )
 
@@ -341,7 +341,7 @@ def test_secrets_and_resource_names_are_redacted_in_errors(kind: str) -> None:
 @pytest.mark.parametrize("size", [4, 10**6], ids=["in pieces", "whole"])
 def test_the_time_is_linear_in_the_length(text: str, size: int) -> None:
     def seconds(times: int) -> float:
-        answer_redactor, long = AnswerRedactor(redactor()), text * times
+        answer_redactor, long = ReplyRedactor(redactor()), text * times
         pieces = [ChatDelta(part) for part in _split(long, range(size, len(long), size))]
         start = time.process_time()
         for piece in pieces:
