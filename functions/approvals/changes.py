@@ -1,6 +1,6 @@
 """GET /a1/approvals/{approval_id}/changes: what a call that waits would change."""
 
-from spass.approvals.answers import ChangePage
+from spass.approvals.responses import ChangePage
 from spass.web.approval_parameters import ApprovalParameter
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler

@@ -2,8 +2,8 @@
 
 from starlette.responses import Response
 
-from spass.approvals.answers import ApprovalView, DecideApproval
 from spass.approvals.ending import AnswerRecord
+from spass.approvals.responses import ApprovalView, DecideApproval
 from spass.store.idempotency import Claim
 from spass.web.approval_parameters import ApprovalParameter
 from spass.web.exchange import CurrentExchange

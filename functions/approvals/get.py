@@ -1,6 +1,6 @@
 """GET /a1/approvals/{approval_id}: one approval."""
 
-from spass.approvals.answers import ApprovalView
+from spass.approvals.responses import ApprovalView
 from spass.web.approval_parameters import ApprovalParameter
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler

@@ -1,6 +1,6 @@
 """GET /a1/approvals: the user's approvals."""
 
-from spass.approvals.answers import ApprovalPage
+from spass.approvals.responses import ApprovalPage
 from spass.web.approval_parameters import ApprovalFilter
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler

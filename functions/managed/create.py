@@ -2,8 +2,8 @@
 
 from starlette.responses import Response
 
-from spass.managed.answers import ManagedAgentView
 from spass.managed.body import CreateManagedAgent
+from spass.managed.responses import ManagedAgentView
 from spass.store.idempotency import Claim
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler

@@ -1,6 +1,6 @@
 """GET /v1/managed-agents/{agent_id}: one managed agent."""
 
-from spass.managed.answers import ManagedAgentView
+from spass.managed.responses import ManagedAgentView
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.managed_parameters import ManagedAgentParameter

@@ -1,6 +1,6 @@
 """GET /v1/managed-agents: the caller's managed agents."""
 
-from spass.managed.answers import ManagedAgentPage
+from spass.managed.responses import ManagedAgentPage
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.routing import Pagination, api_router

@@ -2,8 +2,8 @@
 
 from starlette.responses import Response
 
-from spass.managed.answers import MessageView
 from spass.managed.body import SendMessage
+from spass.managed.responses import MessageView
 from spass.store.idempotency import Claim
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app

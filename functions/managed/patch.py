@@ -1,7 +1,7 @@
 """PATCH /v1/managed-agents/{agent_id}: change a managed agent."""
 
-from spass.managed.answers import ManagedAgentView
 from spass.managed.body import PatchManagedAgent
+from spass.managed.responses import ManagedAgentView
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.managed_parameters import ManagedAgentParameter

@@ -6,8 +6,8 @@ from starlette.responses import Response
 
 from spass.core.ids import RunId
 from spass.core.messages import Json
-from spass.managed.answers import RunView
 from spass.managed.body import RunManagedAgent
+from spass.managed.responses import RunView
 from spass.store.idempotency import Claim
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler

@@ -1,7 +1,7 @@
 """DELETE /v1/operators/{operator_id}: forget an operator's state and notes."""
 
 from spass.memory.operator import Operator
-from spass.sessions.forget import forget
+from spass.sessions import delete_operator as deletion
 from spass.tenancy.response_model import Deletion
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
@@ -15,7 +15,9 @@ router = api_router()
 async def delete_operator(operator_id: OperatorParameter, exchange: CurrentExchange) -> Deletion:
     """Forget the state and the notes of an operator. `deleted` is false if there was none. Its next run begins another session.
     The request is refused during a run."""
-    return Deletion(deleted=await forget(exchange.scope.store, Operator(exchange.scope.caller.owner, operator_id)))
+    return Deletion(
+        deleted=await deletion.delete_operator(exchange.scope.store, Operator(exchange.scope.caller.owner, operator_id))
+    )
 
 
 handler = lambda_handler(router)

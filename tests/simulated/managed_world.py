@@ -271,7 +271,7 @@ class ManagedWorld:
             for item in items
         ]
 
-    def open_work(self) -> list[Item]:
+    def pending_work(self) -> list[Item]:
         return self.items(keys.pending_partition(TENANT))
 
     def sessions(self) -> list[Session]:
@@ -320,7 +320,7 @@ class ManagedWorld:
         """
         stored, runs, turns = await self.agent(agent), self.stored_runs(agent), await self.turns(agent)
         assert stored.active_run is None
-        assert [item for item in self.open_work() if str(item["sk"]).startswith(keys.PENDING_RUN_PREFIX)] == []
+        assert [item for item in self.pending_work() if str(item["sk"]).startswith(keys.PENDING_RUN_PREFIX)] == []
         assert [session.id for session in self.sessions() if session.hold is not None and session.hold.live(self.now())] == []
         assert all(run.status.is_final for run in runs), runs
         box = self.mailbox(agent)

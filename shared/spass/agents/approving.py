@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from spass.agents.registry import AgentRegistry
-from spass.approvals.answers import ApprovalView, DecideApproval
 from spass.approvals.changes import check_seen
 from spass.approvals.ending import AnswerRecord, Ending, decided
 from spass.approvals.record import Approval, ApprovalStatus, StoredCall
+from spass.approvals.responses import ApprovalView, DecideApproval
 from spass.approvals.store import read_with_call
 from spass.calls.scope import Scope
 from spass.core.errors import AgentNotFound, ApprovalDecided, ToolNotFound

@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from spass.approvals.answers import ChangePage, ShownChange
 from spass.approvals.ending import decided
 from spass.approvals.record import Approval, ApprovalStatus, StoredCall
+from spass.approvals.responses import ChangePage, ShownChange
 from spass.approvals.store import read_with_call
 from spass.core.cursors import cursor_mismatch, decode_cursor, encode_cursor
 from spass.core.errors import PreviewNotSeen

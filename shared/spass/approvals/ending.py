@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spass.approvals.answers import ApprovalView
 from spass.approvals.record import Approval, ApprovalStatus, encode_end
+from spass.approvals.responses import ApprovalView
 from spass.approvals.store import read_approval
 from spass.core.errors import ApprovalDecided, ApprovalNotFound, SpassError
 from spass.core.messages import Json

@@ -2,9 +2,9 @@
 
 import time
 
-from spass.approvals.answers import ApprovalPage, ApprovalView, ChangePage
 from spass.approvals.changes import read_changes
 from spass.approvals.record import ApprovalStatus
+from spass.approvals.responses import ApprovalPage, ApprovalView, ChangePage
 from spass.approvals.store import list_approvals, read_approval
 from spass.calls.scope import Scope
 from spass.core.ids import ApprovalId

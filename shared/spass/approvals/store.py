@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from spass.approvals.answers import ApprovalPage, ApprovalView
 from spass.approvals.record import (
     Approval,
     ApprovalStatus,
@@ -18,6 +17,7 @@ from spass.approvals.record import (
     encode_new,
     encode_shown,
 )
+from spass.approvals.responses import ApprovalPage, ApprovalView
 from spass.core.cursors import decode_cursor
 from spass.core.errors import ApprovalNotFound, SessionBusy
 from spass.core.ids import ApprovalId, UserId, id_pattern

@@ -16,7 +16,7 @@ Only ``web`` knows which HTTP status a branch has. A class in parentheses refine
     ├── WrongMethod         MethodNotAllowed
     ├── Conflict            SessionBusy · SessionArchived · CompactionInProgress · NothingToCompact · CompactionDisabled ·
     │                       EmbeddingModelMismatch · ConfirmTokenInvalid · ConfirmTokenExpired · IdempotencyInProgress ·
-    │                       WorkspaceConflict · ApprovalDecided · PreviewNotSeen · NothingToRun · AgentPaused · Overtaken ·
+    │                       WorkspaceConflict · ApprovalDecided · PreviewNotSeen · NothingToRun · AgentPaused · BatchConflict ·
     │                       IndexReplaced · Superseded
     ├── TooLarge            PayloadTooLarge
     ├── KeyMismatch         IdempotencyKeyReused
@@ -28,13 +28,13 @@ Only ``web`` knows which HTTP status a branch has. A class in parentheses refine
     ├── DepthExceeded       RecursionDepthExceeded
     └── Internal            InternalError
 
-Only the record of an upload shows the codes of ``Overtaken``, ``IndexReplaced``, ``Superseded`` and ``SurveyTooLong``. Only a
+Only the record of an upload shows the codes of ``BatchConflict``, ``IndexReplaced``, ``Superseded`` and ``SurveyTooLong``. Only a
 stream shows that of ``TurnLost``.
 Other exceptions do not reach a caller of the gateway; the room that raises one, or the room above it, handles it:
 ConditionFailed · TransactionFailed · TransactionConflict · InvalidUpdate · ObjectMissing · StreamRestarted · IndexChanged ·
 AttemptFailed · EventTooLong · BrokenEventStream · SigningFailed · InvalidJson · ToolError · ChildFailed · InvalidExpression ·
-IngestRefused · StopWork · NotHandled · NotCalls · FunctionFailed · ConfigError · MaxTurns · UnknownKind · AnswerTooLong ·
-WrongValue · UsageError · SpassApiError · SpassUnreachable · RequestFailed · ConfinementFailed ·
+IngestRefused · MessageDone · MessageRedelivered · NotHandled · NotCalls · FunctionFailed · ConfigError · MaxTurns ·
+UnknownKind · AnswerTooLong · WrongValue · UsageError · SpassApiError · SpassUnreachable · RequestFailed · ConfinementFailed ·
 ContainerFailed · MountRefused · NoFreeSlot · CellStopped · FunctionThrottled · FunctionLost · UnknownSandbox · FetchRefused
 """
 

@@ -14,9 +14,9 @@ from spass.core.ids import AgentName, ManagedAgentId, UserId, id_pattern, new_id
 from spass.core.paging import fill_page
 from spass.core.tasks import back_off, map_concurrently
 from spass.core.time import Clock, Deadline, timestamp
-from spass.managed.answers import ManagedAgentPage, ManagedAgentView
 from spass.managed.lookup import check_not_paused, find_agent, read_agent
 from spass.managed.records import MailboxMessage, ManagedAgent, Schedule
+from spass.managed.responses import ManagedAgentPage, ManagedAgentView
 from spass.redaction.log import failure_line, write_line
 from spass.store import keys
 from spass.store.codec import encode
@@ -65,7 +65,7 @@ class ScheduleWriter(Protocol):
         """
 
     async def apply(self, store: TenantStore, agent: ManagedAgentId) -> None:
-        """Make the entry of ``agent`` what the table says now, and remove the item of this open work.
+        """Make the entry of ``agent`` what the table says now, and remove the item of this pending work.
 
         Raises:
             StorageUnavailable: the scheduler or the table does not answer; the sweep repeats the call.
@@ -124,7 +124,7 @@ class ManagedAgents:
             Put(keys.user_managed(store.tenant, agent.owner, agent.id), {"created_at": at}),
         ]
         if agent.schedule is not None:
-            writes.append(_open_schedule(store, agent))
+            writes.append(_pending_schedule(store, agent))
         await put_once(store, writes, token=agent.id, claim=claim, answer=StoredAnswer(ManagedAgentView.of(agent).to_dict(), {}))
         if agent.schedule is not None:
             await self._apply_schedule(store, agent)
@@ -169,7 +169,7 @@ class ManagedAgents:
                 )
             ]
             if "schedule" in changes:
-                writes.append(_open_schedule(store, changed))
+                writes.append(_pending_schedule(store, changed))
             if not await commit(store, writes):
                 if "schedule" in changes:
                     await self._apply_schedule(store, changed)
@@ -284,6 +284,6 @@ class ManagedAgents:
                 yield agent_id, ManagedAgentView.of(agent) if agent is not None and agent.deleted_at is None else None
 
 
-def _open_schedule(store: TenantStore, agent: ManagedAgent) -> Put:
+def _pending_schedule(store: TenantStore, agent: ManagedAgent) -> Put:
     """Return the write that tells the sweep that the entry of ``agent`` may differ from the table."""
     return Put(keys.pending_schedule(store.tenant, agent.id), {"version": agent.version})

@@ -1,8 +1,8 @@
 """Delete a managed agent with everything that belongs to it.
 
-One transaction hides the agent, while no run of it is active, and puts an item into the tenant's list of open work. Then the rest
-is removed: the schedule's entry, the operator with its state and notes, its sessions, the mailbox, the runs, and at last the item
-of the agent. A second DELETE or the sweep continues an interrupted deletion.
+One transaction hides the agent, while no run of it is active, and puts an item into the tenant's list of pending work. Then the
+rest is removed: the schedule's entry, the operator with its state and notes, its sessions, the mailbox, the runs, and at last the
+item of the agent. A second DELETE or the sweep continues an interrupted deletion.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from spass.managed.records import ManagedAgent
 from spass.managed.runs import settle_lost
 from spass.managed.texts import agent_folder
 from spass.memory.state import read_state
+from spass.sessions.delete_operator import delete_operator
 from spass.sessions.deletion import delete_session
-from spass.sessions.forget import forget
 from spass.sessions.session import decode_session
 from spass.store import keys
 from spass.store.codec import decode
@@ -68,7 +68,7 @@ async def finish_deletion(
         await schedules.remove(store, agent_id)
     if agent is not None:
         sessions = await _fix_sessions(store, agent)
-        await forget(store, agent.operator, clock)
+        await delete_operator(store, agent.operator, clock)
         if not await _delete_sessions(store, sessions, deadline, clock()):
             return False
     if not await _remove_items(store, agent_id, deadline):
@@ -109,7 +109,7 @@ async def _hide(store: TenantStore, agent: ManagedAgent, now: float) -> None:
 
 
 async def _fix_sessions(store: TenantStore, agent: ManagedAgent) -> Sequence[SessionId]:
-    """Return all sessions of the agent. The first call stores their ids with the open work, because a deleted session is in no
+    """Return all sessions of the agent. The first call stores their ids with the pending work, because a deleted session is in no
     list, and a later call has to finish it."""
     key = keys.pending_deletion(store.tenant, agent.id)
     found = [*dict.fromkeys([*await _listed_sessions(store, agent), *await _chain(store, agent)])]

@@ -14,9 +14,9 @@ from spass.core.ids import ManagedAgentId, MessageId, RunId, new_id, random_suff
 from spass.core.paging import fill_page
 from spass.core.tasks import back_off
 from spass.core.time import timestamp
-from spass.managed.answers import MessagePage, MessageView
 from spass.managed.lookup import agent_not_found, check_not_paused, current_agent
 from spass.managed.records import Direction, MailboxMessage, ManagedAgent, MessageStatus
+from spass.managed.responses import MessagePage, MessageView
 from spass.managed.texts import load_texts, message_text_name, store_text, text_bytes
 from spass.store import keys
 from spass.store.attributes import Item, Value

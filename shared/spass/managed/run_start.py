@@ -1,7 +1,7 @@
 """Start and skip the runs of a managed agent.
 
 The transaction that puts a run also makes it the agent's active one, so that at most one is active. It puts an item into the
-tenant's list of open work, which exists as long as the run is active: the sweep reads that list, and no idle agent.
+tenant's list of pending work, which exists as long as the run is active: the sweep reads that list, and no idle agent.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from spass.core.errors import IdempotencyKeyReused, NothingToRun, StorageUnavailable
 from spass.core.ids import RunId, new_id, random_suffix
 from spass.core.time import timestamp
-from spass.managed.answers import RunView
 from spass.managed.lookup import agent_not_found, check_not_paused, current_agent, find_agent, run_active, run_key
 from spass.managed.mailbox import (
     NUMBER_ATTEMPTS,
@@ -23,6 +22,7 @@ from spass.managed.mailbox import (
     wait_for_number,
 )
 from spass.managed.records import Direction, ManagedAgent, Run, RunStatus, RunTrigger
+from spass.managed.responses import RunView
 from spass.managed.runs import begun, settle_lost, with_input
 from spass.managed.texts import delete_text, run_text_name, store_text
 from spass.store import keys

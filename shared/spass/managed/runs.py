@@ -9,9 +9,9 @@ from spass.core.ids import ManagedAgentId, RunId, id_pattern, random_suffix
 from spass.core.paging import fill_page
 from spass.core.time import epoch_s, timestamp
 from spass.journal.head import read_head, stream_digest
-from spass.managed.answers import RunPage, RunView
 from spass.managed.lookup import IS_OPEN, run_key, run_not_found
 from spass.managed.records import MAX_ATTEMPTS, ManagedAgent, Run, RunStatus, RunTrigger
+from spass.managed.responses import RunPage, RunView
 from spass.managed.run_end import fail, run_lost
 from spass.managed.texts import load_texts
 from spass.store import keys

@@ -70,7 +70,7 @@ class ScheduleSweep:
             self.swept.corrected += 1
 
     async def _sweep_unclaimed(self, name: str) -> None:
-        """Delete an entry that no open work names, unless its agent wants it after all."""
+        """Delete an entry that no pending work names, unless its agent wants it after all."""
         entry = await self.entries.get(name)
         if entry is None:
             return

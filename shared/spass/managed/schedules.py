@@ -1,6 +1,6 @@
 """Make the entries of EventBridge Scheduler equal the schedules in the table.
 
-The table says which schedules exist. It is written first, and with an agent's schedule the item of its open work, which exists
+The table says which schedules exist. It is written first, and with an agent's schedule the item of its pending work, which exists
 as long as the agent may have an entry. So a crash leaves only a difference that the hourly sweep can see
 (``schedule_sweep.py``). A request that has changed an entry reads the table again: of two concurrent changes, the last one
 finds what the table says.
@@ -52,7 +52,7 @@ class ScheduleWriter:
         check_schedule(schedule, self._clock())
 
     async def apply(self, store: TenantStore, agent_id: ManagedAgentId) -> None:
-        """Make the entry of an agent what the table says now. Remove the item of its open work if it needs no entry.
+        """Make the entry of an agent what the table says now. Remove the item of its pending work if it needs no entry.
 
         Raises:
             StorageUnavailable: the scheduler or the table does not answer, or other requests change the schedule all the time.
@@ -118,7 +118,7 @@ class ScheduleWriter:
         return entries.put(entry) if entry is not None else entries.delete(entry_name(tenant, agent_id))
 
     async def _close(self, store: TenantStore, agent_id: ManagedAgentId, agent: ManagedAgent | None) -> bool:
-        """Remove the item of open work, unless the agent was changed since it was read as ``agent``."""
+        """Remove the item of pending work, unless the agent was changed since it was read as ``agent``."""
         unchanged = Equals("version", agent.version) if agent is not None else ITEM_ABSENT
         writes: list[Write] = [
             Delete(keys.pending_schedule(store.tenant, agent_id)),

@@ -1,6 +1,6 @@
 """The hourly sweep of managed agents: runs that nothing executes, deletions that were interrupted, texts without an item.
 
-It reads the tenant's list of open work, and lists the folder of long texts: a request per thousand of them. So an idle agent
+It reads the tenant's list of pending work, and lists the folder of long texts: a request per thousand of them. So an idle agent
 without long texts costs nothing. Runs that wait in the tenant's line are read together, and not one by one.
 """
 
@@ -67,13 +67,15 @@ class ManagedSweep:
         Raises:
             StorageUnavailable: the table or the bucket does not answer.
         """
-        opened = await self._open_work(keys.PENDING_RUN_PREFIX)
+        pending = await self._pending_work(keys.PENDING_RUN_PREFIX)
         # A run that waits has not begun, and the line sends it.
-        waiting = await self._store.line.waiting(WorkKind.RUNS) if opened else frozenset()
-        await self._each([name for name in opened if name not in waiting], keys.PENDING_RUN_PREFIX, self._look_after_run)
+        waiting = await self._store.line.waiting(WorkKind.RUNS) if pending else frozenset()
+        await self._each([name for name in pending if name not in waiting], keys.PENDING_RUN_PREFIX, self._look_after_run)
         async with self._counted_failure("the line of runs"):
             await self._look_after_line()
-        await self._each(await self._open_work(keys.PENDING_DELETION_PREFIX), keys.PENDING_DELETION_PREFIX, self._finish_deletion)
+        await self._each(
+            await self._pending_work(keys.PENDING_DELETION_PREFIX), keys.PENDING_DELETION_PREFIX, self._finish_deletion
+        )
         await self._remove_texts()
         return self.swept
 
@@ -93,8 +95,8 @@ class ManagedSweep:
             write_line({**failure_line(error, ""), "event": "managed_sweep_failed", "work": work})
             self.swept.failed += 1
 
-    async def _open_work(self, prefix: str) -> list[str]:
-        """Return the rest of the sort key of each item of open work."""
+    async def _pending_work(self, prefix: str) -> list[str]:
+        """Return the rest of the sort key of each item of pending work."""
         items = await self._store.table.query(keys.pending_partition(self._store.tenant), prefix=prefix)
         return [str(item["sk"]).removeprefix(prefix) for item in items]
 

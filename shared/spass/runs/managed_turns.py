@@ -56,7 +56,7 @@ class RunTurns:
             request = RunRequest(
                 "\n\n".join(texts),
                 agent.operator,
-                stream=StreamIdentity(run.id, filed_under=agent.stream_agent),
+                stream=StreamIdentity(run.id, stream_namespace=agent.stream_agent),
                 form=ManagedFormat(run.id, epoch_s(run.created_at)),
                 managed=ManagedRun(execution, messages),
             )

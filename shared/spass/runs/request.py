@@ -19,12 +19,12 @@ if TYPE_CHECKING:  # most runs are not those of managed agents
 
 @dataclass(frozen=True, slots=True)
 class StreamIdentity:
-    """The name of a stream that others can follow, and the hash of its request's body. ``filed_under`` takes the place of the
-    agent's name in the stream's identity."""
+    """The name of a stream that others can follow, and the hash of its request's body. ``stream_namespace`` takes the place of
+    the agent's name in the stream's identity."""
 
     message_id: str
     body_hash: str = ""
-    filed_under: AgentName | None = None
+    stream_namespace: AgentName | None = None
 
     @classmethod
     def of(cls, request: IdempotentRequest | None) -> Self:

@@ -61,7 +61,7 @@ class Turns:
         identity = request.stream or StreamIdentity.of(request.idempotency)
         for _ in range(_CLAIMS):
             place = await self._find(scope, agent, request)
-            name = identity.filed_under or AgentName(agent.name)
+            name = identity.stream_namespace or AgentName(agent.name)
             digest = stream_digest(place.user, name, identity.message_id)
             claimed = await claim(scope.store, digest, identity.body_hash, place.session, new_id("turn"), self._clock())
             if isinstance(claimed, StreamClaim):
@@ -96,12 +96,12 @@ class Turns:
         """Return the attempt of a stream that ``claimed`` gives the right to."""
         if place.opening is not None:
             place = place._replace(session=claimed.head.session)  # that of a lost attempt, if there was one
-        name = identity.filed_under or AgentName(agent.name)
+        name = identity.stream_namespace or AgentName(agent.name)
         turn = replace(
             self._turn_request(scope, agent, request, place),
             stream=claimed,
             message_id=identity.message_id,
-            filed_under=name if place.pointer is not None else None,
+            stream_namespace=name if place.pointer is not None else None,
         )
         calls = scope.for_agent(AgentName(agent.name), place.session).with_time_for_cut
         log = RunLog(calls, turn.run, request.form, report, self._clock, claimed, identity.message_id)

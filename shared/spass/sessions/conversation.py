@@ -256,4 +256,4 @@ def new_turn_hold(request: TurnRequest, turn_id: str, now: float, successor: Ses
     """Return the hold of a turn that starts ``now``, or that of its ``successor`` after a compaction."""
     client_request = request.idempotency if successor is None else request.idempotency_at(successor)
     hashes = client_request.hashes if client_request is not None else None
-    return new_hold(turn_id, HoldKind.TURN, hashes, now, message_id=request.message_id, agent=request.filed_under)
+    return new_hold(turn_id, HoldKind.TURN, hashes, now, message_id=request.message_id, agent=request.stream_namespace)

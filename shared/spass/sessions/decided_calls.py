@@ -22,11 +22,11 @@ async def with_decisions(store: TenantStore, user: UserId, turns: Sequence[TurnR
     ids = dict.fromkeys(approval for turn in turns for run in turn.tools for approval in run.waiting)
     if not ids:
         return turns
-    from spass.approvals.outcome import read_by_model
+    from spass.approvals.decision_text import decision_text
     from spass.approvals.store import read_approvals
 
     approvals = await read_approvals(store, user, [*ids])
-    read = {approval: read_by_model(approvals.get(approval), now) for approval in ids}
+    read = {approval: decision_text(approvals.get(approval), now) for approval in ids}
     outcomes = {approval: outcome for approval, outcome in read.items() if outcome is not None}
     return [_decide(turn, outcomes) for turn in turns]
 

@@ -12,10 +12,10 @@ from spass.core.errors import SessionArchived, SessionBusy, SessionNotFound, Sto
 from spass.core.ids import AgentName, SessionId, UserId, new_id, random_suffix
 from spass.core.messages import Message
 from spass.core.time import Clock
+from spass.sessions.chain_end import read_chain_end
 from spass.sessions.hold import acquire_hold, held_by
-from spass.sessions.imported import imported_turn
+from spass.sessions.import_history import import_turn
 from spass.sessions.names import name_removal
-from spass.sessions.newest import newest_session
 from spass.sessions.record import TurnRecord, overflow_key, store_body, stored_overflow_key
 from spass.sessions.session import Hold, Session, decode_session
 from spass.store import keys
@@ -167,7 +167,7 @@ class SessionOpener:
 
     async def _newest(self, session: SessionId | None) -> SessionId | None:
         """Return the newest session of the chain that continues with ``session``; None if it is deleted."""
-        head = (await newest_session(self._store, session)).head if session is not None else None
+        head = (await read_chain_end(self._store, session)).head if session is not None else None
         return head.id if head is not None and head.user == self._user and head.deleted_at is None else None
 
     async def _create(
@@ -180,7 +180,7 @@ class SessionOpener:
             StorageUnavailable: the session was not created, or the outcome is unknown.
         """
         await self._use(template.id)
-        first = imported_turn(imported, template.created_at) if imported else None
+        first = import_turn(imported, template.created_at) if imported else None
         body = await store_body(self._store, template.id, first) if first is not None else None
         session = replace(template, next_seq=first.next_seq if first is not None else 1, hold=self._hold)
         opened = OpenedSession(session, (first,) if first is not None else ())

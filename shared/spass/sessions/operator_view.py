@@ -3,7 +3,7 @@
 from spass.core.ids import OperatorId
 from spass.memory.operator import Operator
 from spass.memory.views import count_notes, require_state
-from spass.sessions.newest import newest_session
+from spass.sessions.chain_end import read_chain_end
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.response_model import Count, DateTime, JsonValue, ResponseModel, SessionIdText
 
@@ -28,7 +28,7 @@ async def view_operator(store: TenantStore, operator: Operator) -> OperatorView:
         StorageUnavailable: AWS throttled all retries or was unreachable.
     """
     state = await require_state(store, operator)
-    newest = await newest_session(store, state.session)
+    newest = await read_chain_end(store, state.session)
     is_deleted = newest.head is None or newest.head.deleted_at is not None
     return OperatorView(
         operator_id=operator.id,

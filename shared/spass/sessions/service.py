@@ -21,7 +21,7 @@ from spass.memory.operator import Operator
 from spass.sessions.conversation import Conversation, open_session
 from spass.sessions.deletion import delete_session
 from spass.sessions.history import HistoryPage, read_history
-from spass.sessions.imported import import_messages
+from spass.sessions.import_history import import_messages
 from spass.sessions.names import parse_session_id, read_name
 from spass.sessions.opening import Opening, remove_refused
 from spass.sessions.operators import OperatorOpening, read_pointer

@@ -20,7 +20,7 @@ class TurnRequest:
     ``stream`` is the claim of a streamed turn, which ``message_id`` names. A chat has an ``opening``, which chooses another
     session if ``session`` cannot be continued. ``workspace`` is that which the client names, if it names one.
 
-    A run of ``operator`` continues its session, whichever agent that is filed under. ``filed_under`` takes the place of the
+    A run of ``operator`` continues its session, whichever agent that is filed under. ``stream_namespace`` takes the place of the
     agent's name in the name of the stream.
     """
 
@@ -35,7 +35,7 @@ class TurnRequest:
     opening: "Opening | None" = None
     workspace: WorkspaceId | None = None
     operator: OperatorId | None = None
-    filed_under: AgentName | None = None
+    stream_namespace: AgentName | None = None
 
     @property
     def agent(self) -> AgentName:

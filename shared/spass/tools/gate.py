@@ -4,9 +4,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from spass.approvals.answers import ApprovalView
 from spass.approvals.ending import Ending
 from spass.approvals.record import Approval, StoredCall
+from spass.approvals.responses import ApprovalView
 from spass.approvals.store import put_approval
 from spass.calls.scope import CurrentSession, Scope
 from spass.core.errors import ApprovalDecided, ConfirmTokenInvalid, SpassError

@@ -10,10 +10,10 @@ from pydantic import Field
 from spass.agents.approving import Decisions
 from spass.agents.registry import AgentRegistry
 from spass.agents.spec import AgentSpec
-from spass.approvals.answers import ApprovalView, DecideApproval
 from spass.approvals.changes import read_changes
 from spass.approvals.ending import Ending
 from spass.approvals.record import Approval, ApprovalStatus
+from spass.approvals.responses import ApprovalView, DecideApproval
 from spass.approvals.store import read_approval, read_approvals
 from spass.calls.scope import CurrentSession, Scope
 from spass.core.effects import ToolOutcome

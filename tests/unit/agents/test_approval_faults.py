@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 
 from spass.agents.registry import AgentRegistry
-from spass.approvals.answers import ApprovalView
 from spass.approvals.record import ApprovalStatus
+from spass.approvals.responses import ApprovalView
 from spass.core.errors import ApprovalDecided, SpassError
 from spass.core.ids import ApprovalId
 from spass.testing.faults import Crash, Fault, FaultPlan, inject

@@ -123,7 +123,7 @@ class ManagedStore:
             if cursor is None:
                 return found
 
-    def open_work(self) -> list[str]:
+    def pending_work(self) -> list[str]:
         """Return the sort keys of the items that the sweep looks after."""
         return sorted(str(item["sk"]) for item in self.items(keys.pending_partition(self.tenant)))
 

@@ -10,10 +10,10 @@ from spass.calls.scope import Scope
 from spass.core.errors import InvalidRequest, SpassError, StorageUnavailable
 from spass.core.ids import ManagedAgentId, TenantId
 from spass.managed.agents import ManagedAgents
-from spass.managed.answers import ManagedAgentView
 from spass.managed.body import CreateManagedAgent, PatchManagedAgent
 from spass.managed.lookup import find_agent
 from spass.managed.records import ManagedAgent, Schedule
+from spass.managed.responses import ManagedAgentView
 from spass.store.tenant_store import TenantStore
 from spass.testing.aws import MemoryAws
 from spass.testing.gateway import ScriptedServices

@@ -18,9 +18,9 @@ from spass.core.errors import (
     ToolNotFound,
 )
 from spass.core.ids import ManagedAgentId
-from spass.managed.answers import ManagedAgentView
 from spass.managed.body import MAX_CONFIG_BYTES, CreateManagedAgent, PatchManagedAgent, RunManagedAgent, SendMessage
 from spass.managed.records import Schedule
+from spass.managed.responses import ManagedAgentView
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.managed.owned_agents import OwnedAgents
 

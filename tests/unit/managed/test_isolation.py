@@ -17,9 +17,9 @@ from spass.calls.scope import Scope
 from spass.core.errors import AgentNotFound, AgentPaused, RunNotFound, SessionBusy, SpassError
 from spass.core.ids import ManagedAgentId, RunId
 from spass.managed import mailbox, runs
-from spass.managed.answers import MessageView
 from spass.managed.body import PatchManagedAgent
 from spass.managed.records import MessageStatus, RunStatus, RunTrigger
+from spass.managed.responses import MessageView
 from spass.managed.run_end import fail, skip_queued
 from spass.managed.run_start import new_run, skip, start
 from spass.managed.texts import INLINE_BYTES

@@ -140,7 +140,7 @@ class RunRace(ManagedWorld):
         await self.settle()
         assert self.trespasses == []
         assert [item for item in self.aws.table.items() if agent.id in str(item) or "#SES#" in str(item["pk"])] == []
-        assert self.open_work() == []
+        assert self.pending_work() == []
         assert self.aws.bucket.keys == []
 
     async def _pass_hours(self, agent: ManagedAgent) -> None:

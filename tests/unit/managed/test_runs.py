@@ -48,7 +48,7 @@ async def test_a_run_delivers_what_it_read_and_answers_in_one_transaction(manage
     ended = await managed.run(run)
     assert (ended.status, ended.turns, ended.usage, ended.cost_usd) == (RunStatus.SUCCEEDED, 2, TokenUsage(30, 12), "0.000125")
     assert (await managed.agent(agent)).status is AgentStatus.IDLE
-    assert managed.open_work() == []
+    assert managed.pending_work() == []
 
 
 async def test_a_streamed_message_is_in_the_mailbox_when_its_run_has_started(managed: ManagedStore) -> None:
@@ -56,7 +56,7 @@ async def test_a_streamed_message_is_in_the_mailbox_when_its_run_has_started(man
     run = await managed.start(agent, LONG, trigger=RunTrigger.MESSAGE)
     assert run.status is RunStatus.RUNNING
     assert await managed.messages(agent) == [(1, Direction.USER_TO_AGENT, LONG, MessageStatus.PENDING, None)]
-    assert managed.open_work() == [f"RUN#{agent.id}#{run.id}"]
+    assert managed.pending_work() == [f"RUN#{agent.id}#{run.id}"]
     assert [message.content for message in await mailbox.pending(managed.store, await managed.agent(agent))] == [LONG]
 
 
@@ -97,7 +97,7 @@ async def test_a_failed_run_leaves_its_messages_to_the_next_one(managed: Managed
     assert (ended.status, ended.error) == (RunStatus.FAILED, {"code": "upstream_error", "message": "The provider failed."})
     failed = await managed.agent(agent)
     assert (failed.status, failed.error) == (AgentStatus.ERROR, ended.error)
-    assert managed.open_work() == []
+    assert managed.pending_work() == []
     assert await mailbox.pending(managed.store, failed) == [message]
     assert await managed.finish(await managed.start(agent), "4", [message])
     assert (await managed.agent(agent)).status is AgentStatus.IDLE
@@ -180,7 +180,7 @@ async def test_a_paused_agent_starts_no_run(managed: ManagedStore) -> None:
         await managed.start(agent, "late", own_input="later")
     assert await managed.messages(agent) == []
     assert (await runs.page(managed.store, agent.id, None, 1)).runs == []
-    assert managed.open_work() == []
+    assert managed.pending_work() == []
 
 
 async def test_a_tick_is_skipped_once_and_never_started_afterwards(managed: ManagedStore) -> None:
@@ -273,7 +273,7 @@ async def test_a_lost_streamed_run_is_failed_by_the_next_one(managed: ManagedSto
     assert found.error is not None
     assert found.error["code"] == "turn_lost"
     assert [message.content for message in await mailbox.pending(managed.store, await managed.agent(agent))] == ["hello"]
-    assert managed.open_work() == [f"RUN#{agent.id}#{run.id}"]
+    assert managed.pending_work() == [f"RUN#{agent.id}#{run.id}"]
 
 
 async def test_a_lost_queued_run_is_failed_only_after_its_third_attempt(managed: ManagedStore) -> None:
@@ -331,4 +331,4 @@ async def test_after_any_fault_the_next_request_finds_one_truth(managed: Managed
     assert all(status is MessageStatus.DELIVERED for *_, status, _ in messages)
     assert len([message for message in messages if message[1] is Direction.USER_TO_AGENT]) >= accepted
     found = await managed.agent(agent)
-    assert (found.pending, found.active_run, managed.open_work()) == (0, None, [])
+    assert (found.pending, found.active_run, managed.pending_work()) == (0, None, [])

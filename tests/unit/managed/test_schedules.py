@@ -51,7 +51,7 @@ class Scheduled:
         return self.aws.for_tenant(tenant)
 
     async def create(self, schedule: Schedule | None, tenant: TenantId = DEMO) -> ManagedAgentId:
-        """Write an agent and the item of its open work to the table."""
+        """Write an agent and the item of its pending work to the table."""
         at = timestamp(self.now)
         id_ = ManagedAgentId(new_id("agt"))
         agent = ManagedAgent(
@@ -97,7 +97,7 @@ class Scheduled:
         """Return the expression of each entry by its name."""
         return {name: one["ScheduleExpression"] for (_, name), one in self.aws.scheduler.entries.items()}
 
-    def open_work(self) -> set[str]:
+    def pending_work(self) -> set[str]:
         partition = keys.pending_partition(DEMO)
         return {str(item["sk"]).rpartition("#")[2] for item in self.aws.table.items() if item["pk"] == partition}
 
@@ -140,14 +140,14 @@ def test_the_name_of_an_entry_differs_between_tenants_and_fits() -> None:
 
 
 @pytest.mark.parametrize("schedule", [None, replace(HOURLY, enabled=False)], ids=["removed", "disabled"])
-async def test_without_an_enabled_schedule_neither_an_entry_nor_open_work_remains(
+async def test_without_an_enabled_schedule_neither_an_entry_nor_pending_work_remains(
     scheduled: Scheduled, schedule: Schedule | None
 ) -> None:
     agent = await scheduled.entered(HOURLY)
-    assert scheduled.open_work() == {agent}, "the sweep finds a missing entry by it"
+    assert scheduled.pending_work() == {agent}, "the sweep finds a missing entry by it"
     await scheduled.change(agent, schedule)
     await scheduled.writer.apply(scheduled.store(), agent)
-    assert (scheduled.expressions(), scheduled.open_work()) == ({}, set())
+    assert (scheduled.expressions(), scheduled.pending_work()) == ({}, set())
 
 
 async def test_a_paused_agent_keeps_its_entry_and_a_deleted_one_loses_it(scheduled: Scheduled) -> None:
@@ -167,7 +167,7 @@ async def test_one_moment_has_an_entry_until_it_has_passed(scheduled: Scheduled)
     assert entry.once, "the scheduler deletes it when it has fired"
     scheduled.now = 1_801_500_000
     await scheduled.sweep()
-    assert (scheduled.expressions(), scheduled.open_work()) == ({}, set())
+    assert (scheduled.expressions(), scheduled.pending_work()) == ({}, set())
 
 
 async def test_an_entry_whose_moment_is_now_stays_until_the_scheduler_has_sent_its_tick(scheduled: Scheduled) -> None:
@@ -189,7 +189,7 @@ async def test_an_entry_that_has_fired_is_not_created_again(scheduled: Scheduled
     assert scheduled.expressions() == {}
     scheduled.now += 4 * 3600
     await scheduled.sweep()
-    assert (scheduled.expressions(), scheduled.open_work()) == ({}, set())
+    assert (scheduled.expressions(), scheduled.pending_work()) == ({}, set())
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -211,7 +211,7 @@ async def test_a_crash_between_table_and_scheduler_is_repaired_by_one_sweep(
         await scheduled.sweep()
         wanted = after is not None and after.enabled
         assert scheduled.expressions() == (expected((agent, after)) if wanted and after else {}), (point, fault)
-        assert scheduled.open_work() == ({agent} if wanted else set())
+        assert scheduled.pending_work() == ({agent} if wanted else set())
         assert await scheduled.sweep() == SweptSchedules()
         if len(plan.calls) <= point:
             break
@@ -229,7 +229,7 @@ async def test_a_sweep_corrects_what_differs_in_both_directions(scheduled: Sched
     swept = await scheduled.sweep()
     assert swept == SweptSchedules(corrected=4)
     assert scheduled.expressions() == expected((missing, HOURLY), (stale, DAILY), (right, HOURLY))
-    assert scheduled.open_work() == {missing, stale, right}
+    assert scheduled.pending_work() == {missing, stale, right}
     assert await scheduled.sweep() == SweptSchedules()
 
 
@@ -331,4 +331,4 @@ async def test_concurrent_changes_and_sweeps_end_with_what_the_table_says() -> N
         assert found is not None
         wanted = [(agent, found.schedule)] if found.schedule is not None else []
         assert scheduled.expressions() == expected((new, DAILY), *wanted)
-        assert scheduled.open_work() == {new, *(one for one, _ in wanted)}
+        assert scheduled.pending_work() == {new, *(one for one, _ in wanted)}

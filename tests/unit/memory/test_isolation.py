@@ -18,7 +18,7 @@ from spass.memory.operator import Operator
 from spass.memory.operator_memory import OperatorMemory
 from spass.memory.state import read_state, state_update
 from spass.memory.views import page_notes
-from spass.sessions.forget import forget
+from spass.sessions.delete_operator import delete_operator
 from spass.sessions.operator_view import view_operator
 from tests.sampling import SOAK
 from tests.unit.memory.operators import Operators
@@ -109,7 +109,7 @@ class World:
 
     async def forget(self, owner: int) -> None:
         tenant, operator = self.operator(owner)
-        forgotten = await forget(self.operators.store(tenant), operator)
+        forgotten = await delete_operator(self.operators.store(tenant), operator)
         assert forgotten is (self.expected.pop(owner, None) is not None)
         self.turns.pop(owner, None)
 

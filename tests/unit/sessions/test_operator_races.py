@@ -21,8 +21,8 @@ from spass.memory.state import OperatorState, read_state
 from spass.sessions.compaction.commit import commit_compaction
 from spass.sessions.compaction.plan import CompactionPlan
 from spass.sessions.compaction.summary_record import Summary
+from spass.sessions.delete_operator import delete_operator
 from spass.sessions.deletion import delete_session
-from spass.sessions.forget import forget
 from spass.sessions.hold import acquire_hold, new_hold, release_hold
 from spass.sessions.operators import OperatorPointer
 from spass.sessions.record import load_turns
@@ -115,7 +115,7 @@ class OperatorRace:
         await self.wait(200)
         self.forgotten += 1
         with inject(self.schedule.process()), suppress(SpassError, Crash):
-            await forget(self.store, OPERATOR, self.schedule.now)
+            await delete_operator(self.store, OPERATOR, self.schedule.now)
 
     async def answer(self, history: Sequence[Message], shorten_history: ShortenHistory) -> AsyncGenerator[Event, None]:
         await self.wait(90)

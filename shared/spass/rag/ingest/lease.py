@@ -20,43 +20,45 @@ LEASE: Final = ("owner", "message", "lease_until")
 """The attributes of a lease. They are part of the leased item."""
 
 
-class StopWork(Exception):
-    """Ends the work on a message. ``done`` is False if the queue must deliver the message again. ``keeps_place``: another message
-    continues the work, and has its place among the tenant's files."""
+class MessageDone(Exception):
+    """Ends the work on a message that is done. ``keeps_place``: another message continues the work, and has its place among the
+    tenant's files."""
 
-    def __init__(self, *, done: bool, keeps_place: bool = False) -> None:
+    def __init__(self, *, keeps_place: bool = False) -> None:
         super().__init__()
-        self.done = done
         self.keeps_place = keeps_place
 
 
+class MessageRedelivered(Exception):
+    """Ends the work on a message that the queue must deliver again."""
+
+
 @dataclass(frozen=True, slots=True)
-class Receiver:
-    """A worker that received ``message`` from the queue. Each receiver has a different ``owner`` id."""
+class MessageLease:
+    """The lease of a worker that received ``message`` from the queue. Each one has a different ``owner`` id."""
 
     message: str
     settings: IngestSettings
     owner: str = field(default_factory=random_suffix)
 
-    def lease(self) -> dict[str, Value]:
+    def attributes(self) -> dict[str, Value]:
         """Return the attributes of a lease that begins now."""
         return {"owner": self.owner, "message": self.message, "lease_until": self._lease_end()}
 
     def may_lease(self) -> Condition:
-        """Return the condition that the item has no lease, an expired lease, or a lease of this receiver."""
+        """Return the condition that the item has no lease, an expired lease, or this lease."""
         return Absent("lease_until") | AtMost("lease_until", self.settings.clock()) | Equals("owner", self.owner)
 
-    def refusal(self, item: Item) -> StopWork:
-        """Return the exception for an ``item`` that another receiver has leased.
+    def refusal(self, item: Item) -> MessageDone | MessageRedelivered:
+        """Return the exception for an ``item`` that another worker has leased.
 
-        If that receiver has the same message, it may be dead, and the queue must deliver the message again. If it has another
-        message, this one is done: if that receiver dies, the queue delivers its own message again.
+        If that worker has the same message, it may be dead, and the queue must deliver the message again. If it has another
+        message, this one is done: if that worker dies, the queue delivers its own message again.
         """
-        is_other = item.get("message") != self.message
-        return StopWork(done=is_other, keeps_place=is_other)
+        return MessageRedelivered() if item.get("message") == self.message else MessageDone(keeps_place=True)
 
     async def renew(self, store: TenantStore, key: Key) -> None:
-        """Extend the lease of this receiver on the item ``key``.
+        """Extend the lease on the item ``key``.
 
         Raises:
             ConditionFailed: another worker has leased the item, or this worker has released it.

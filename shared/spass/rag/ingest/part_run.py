@@ -39,7 +39,7 @@ SLICE_SECONDS: Final = 180.0
 _ATTEMPTS: Final = 3  # per batch, because other writers may change the upload or the index in the meantime
 
 
-class Overtaken(Conflict):
+class BatchConflict(Conflict):
     """Raised if a batch did not take effect, because its part or its upload changed after the worker had read it."""
 
     code = "overtaken"
@@ -136,7 +136,7 @@ class PartRun:
         for _ in range(_ATTEMPTS):
             try:
                 await self._write(part, after, batch)
-            except Overtaken:
+            except BatchConflict:
                 current = part_of(await self._store.table.get(part.key))
                 if (current.owner, current.batch, current.position) == (after.owner, after.batch, after.position):
                     return current  # the reply of the transaction was lost
@@ -160,7 +160,7 @@ class PartRun:
         try:
             await self._store.table.transact(advance.updates(), token=random_suffix())
         except TransactionFailed:
-            raise Overtaken("The batch was overtaken.") from None
+            raise BatchConflict("The batch was overtaken.") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class _Advance:
         return self.updates(answer.generation)
 
     def refusal(self) -> SpassError:
-        return Overtaken("The batch was overtaken.")
+        return BatchConflict("The batch was overtaken.")
 
     def updates(self, generation: str = "") -> Sequence[Write]:
         """Return the writes that advance the part and the upload. A batch without documents does not set the ``generation``."""

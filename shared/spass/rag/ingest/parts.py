@@ -8,7 +8,7 @@ from typing import Final
 from spass.core.errors import InternalError
 from spass.core.tasks import map_concurrently
 from spass.core.time import now_s
-from spass.rag.ingest.lease import Receiver
+from spass.rag.ingest.lease import MessageLease
 from spass.rag.ingest.plan import PartRange, Position, UploadError
 from spass.rag.ingest.upload_record import KEEP_SECONDS, MAX_ERRORS, UploadRecord, decode_errors
 from spass.store import keys
@@ -53,20 +53,20 @@ async def put_parts(store: TenantStore, record: UploadRecord, parts: Sequence[Pa
     await map_concurrently(put, enumerate(parts), limit=_MAX_CONCURRENT_PUTS)
 
 
-async def lease_part(store: TenantStore, record: UploadRecord, number: int, receiver: Receiver) -> PartRecord:
-    """Lease the part ``number`` for ``receiver`` and return it. If the part is done, return it without a lease.
+async def lease_part(store: TenantStore, record: UploadRecord, number: int, lease: MessageLease) -> PartRecord:
+    """Lease the part ``number`` and return it. If the part is done, return it without a lease.
 
     Raises:
         InternalError: the part does not exist.
-        StopWork: another receiver has leased it.
+        MessageDone, MessageRedelivered: another worker has leased it.
     """
-    when = ITEM_EXISTS & Absent("done") & receiver.may_lease()
+    when = ITEM_EXISTS & Absent("done") & lease.may_lease()
     try:
-        item = await store.table.write(Update(part_key(store, record, number), set=receiver.lease(), when=when))
+        item = await store.table.write(Update(part_key(store, record, number), set=lease.attributes(), when=when))
     except ConditionFailed as failure:
         item = failure.item
         if item and not item.get("done"):
-            raise receiver.refusal(item) from None
+            raise lease.refusal(item) from None
     return part_of(item)
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from spass.core.errors import DeadlineExceeded
 from spass.core.time import Deadline
 from spass.rag.index.manifest import read_manifest
-from spass.rag.ingest.lease import Receiver
+from spass.rag.ingest.lease import MessageLease
 from spass.rag.ingest.parts import put_parts
 from spass.rag.ingest.plan import IngestRefused, kind_of
 from spass.rag.ingest.reading import survey
@@ -27,7 +27,7 @@ class SurveyTooLong(DeadlineExceeded):
     code = _SURVEY_TIMEOUT
 
 
-async def plan_upload(store: TenantStore, record: UploadRecord, receiver: Receiver, deadline: Deadline) -> UploadRecord:
+async def plan_upload(store: TenantStore, record: UploadRecord, lease: MessageLease, deadline: Deadline) -> UploadRecord:
     """Read the whole file of a leased upload, put its parts and release the lease. Store nothing if the file is refused.
 
     Raises:
@@ -38,7 +38,7 @@ async def plan_upload(store: TenantStore, record: UploadRecord, receiver: Receiv
         LeaseLost: another worker has leased the upload, or the upload has ended.
     """
     await check_not_superseded(store, record)
-    settings = receiver.settings
+    settings = lease.settings
     kind = kind_of(record.filename)
     if kind is None:
         raise IngestRefused("unsupported_file_type", "The name of a file must end in .jsonl, .csv, .txt or .md.")
@@ -52,7 +52,7 @@ async def plan_upload(store: TenantStore, record: UploadRecord, receiver: Receiv
         plan = await survey(kind, _read_until(blocks, deadline), part_bytes=part_bytes)
     generation = (await read_manifest(store, record.index)).generation
     await put_parts(store, record, plan.parts)
-    return await set_planned(store, record, receiver, size, plan, generation)
+    return await set_planned(store, record, lease, size, plan, generation)
 
 
 async def _read_until(blocks: AsyncIterator[bytes], deadline: Deadline) -> AsyncIterator[bytes]:

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from spass.core.ids import IndexId, UploadId, random_suffix
 from spass.core.time import now, now_s
-from spass.rag.ingest.lease import LEASE, Receiver
+from spass.rag.ingest.lease import LEASE, MessageLease
 from spass.rag.ingest.parts import first_errors
 from spass.rag.ingest.plan import FilePlan, UploadError
 from spass.rag.ingest.publish import release_share, republish_parts
@@ -31,41 +31,41 @@ _IS_ACTIVE = OneOf("status", list(ACTIVE))
 _IS_STOPPED = Equals("status", Status.FAILED) & Exists("stopped")
 
 
-async def lease_file(store: TenantStore, file: UploadedFile, receiver: Receiver) -> UploadRecord | None:
+async def lease_file(store: TenantStore, file: UploadedFile, lease: MessageLease) -> UploadRecord | None:
     """Lease the upload of ``file`` in order to plan it. If it is planned or has ended already, return it without a lease.
 
     The upload is the one whose form was used. If the file was put without a form, or the form was used for another file before,
     create an upload for this file. Each (key, revision) is one upload, even if its event arrives several times.
 
     Raises:
-        StopWork: another receiver has leased the upload.
+        MessageDone, MessageRedelivered: another worker has leased the upload.
     """
-    is_of_file = Equals("revision", file.revision) & _leasable(receiver)
+    is_of_file = Equals("revision", file.revision) & _leasable(lease)
     if file.form_upload is not None:
         waits = Equals("status", Status.WAITING) & Equals("key", file.key)
-        record = await _lease(store, file.index, file.form_upload, receiver, waits | is_of_file, file)
+        record = await _lease(store, file.index, file.form_upload, lease, waits | is_of_file, file)
         if record is not None:
             return record
-    return await _lease(store, file.index, file.own_upload, receiver, ITEM_ABSENT | is_of_file, file)
+    return await _lease(store, file.index, file.own_upload, lease, ITEM_ABSENT | is_of_file, file)
 
 
-async def lease_upload(store: TenantStore, index: IndexId, upload: UploadId, receiver: Receiver) -> UploadRecord | None:
+async def lease_upload(store: TenantStore, index: IndexId, upload: UploadId, lease: MessageLease) -> UploadRecord | None:
     """Lease an upload whose file has arrived, in order to plan it. If it is planned or has ended already, return it without a
     lease; if it does not exist, return None. Raise the same errors as ``lease_file``."""
-    return await _lease(store, index, upload, receiver, _leasable(receiver))
+    return await _lease(store, index, upload, lease, _leasable(lease))
 
 
 async def _lease(
     store: TenantStore,
     index: IndexId,
     upload: UploadId,
-    receiver: Receiver,
+    lease: MessageLease,
     when: Condition,
     file: UploadedFile | None = None,
 ) -> UploadRecord | None:
     """Lease an upload for ``file``, or for the file that it has. Return None if it does not exist or belongs to another file."""
     at = now_s()
-    changes: dict[str, Value] = {**receiver.lease(), "status": Status.RUNNING, "touched": at, TTL: at + KEEP_SECONDS}
+    changes: dict[str, Value] = {**lease.attributes(), "status": Status.RUNNING, "touched": at, TTL: at + KEEP_SECONDS}
     if file is not None:
         names = ("index", "key", "revision", "version", "filename", *(("sequencer",) if file.sequencer else ()))
         changes |= {name: getattr(file, name) for name in names}
@@ -84,16 +84,16 @@ async def _lease(
             return None
         record = record_of(item)
         if record.parts is None and not record.ended:
-            raise receiver.refusal(item) from None
+            raise lease.refusal(item) from None
         return record
 
 
-def _leasable(receiver: Receiver) -> Condition:
-    return (_IS_ACTIVE | _IS_STOPPED) & Absent("parts") & receiver.may_lease()
+def _leasable(lease: MessageLease) -> Condition:
+    return (_IS_ACTIVE | _IS_STOPPED) & Absent("parts") & lease.may_lease()
 
 
 async def set_planned(
-    store: TenantStore, record: UploadRecord, receiver: Receiver, size: int, plan: FilePlan, generation: str
+    store: TenantStore, record: UploadRecord, lease: MessageLease, size: int, plan: FilePlan, generation: str
 ) -> UploadRecord:
     """Record the ``plan`` of a file of ``size`` bytes, after its parts were put, and release the lease.
 
@@ -113,7 +113,7 @@ async def set_planned(
     }
     if generation:
         values["generation"] = generation
-    update = Update(upload_key(store, record), set=values, remove=LEASE, when=_IS_ACTIVE & Equals("owner", receiver.owner))
+    update = Update(upload_key(store, record), set=values, remove=LEASE, when=_IS_ACTIVE & Equals("owner", lease.owner))
     try:
         return record_of(await store.table.write(update) or {})
     except ConditionFailed as failure:

@@ -25,7 +25,7 @@ from spass.core.errors import (
 from spass.core.jobs import Delivery, IngestPart, IngestUpload
 from spass.core.messages import Json
 from spass.core.time import Deadline, now
-from spass.rag.ingest.lease import Receiver, StopWork
+from spass.rag.ingest.lease import MessageDone, MessageLease, MessageRedelivered
 from spass.rag.ingest.part_run import LAST_SECONDS, PartRun
 from spass.rag.ingest.parts import lease_part, part_key
 from spass.rag.ingest.places import FileTask, delay_after, enter, leave, put_back
@@ -69,7 +69,7 @@ class IngestWorker:
         self._deadline = deadline
         self._settings = settings
         self._bus = bus
-        self._receiver = Receiver(delivery.message, settings)
+        self._lease = MessageLease(delivery.message, settings)
 
     async def run(self, task: FileTask) -> bool:
         """Process ``task`` if its tenant has a place among the workers, or put it into the tenant's line. Return True if the
@@ -81,11 +81,10 @@ class IngestWorker:
         done = True
         try:
             await self._process(task)
-        except StopWork as stop:
-            if stop.keeps_place:
-                return stop.done
-            done = stop.done
-        except LeaseLost:
+        except MessageDone as end:
+            if end.keeps_place:
+                return True
+        except (MessageRedelivered, LeaseLost):
             done = False
         if done or self._delivery.last:
             await leave(self._store, task, self._delivery)
@@ -94,9 +93,9 @@ class IngestWorker:
     async def _process(self, task: FileTask) -> None:
         match task:
             case UploadedFile():
-                await self._upload(await lease_file(self._store, task, self._receiver))
+                await self._upload(await lease_file(self._store, task, self._lease))
             case IngestUpload():
-                await self._upload(await lease_upload(self._store, task.index, task.upload, self._receiver))
+                await self._upload(await lease_upload(self._store, task.index, task.upload, self._lease))
             case IngestPart():
                 await self._part_message(task)
 
@@ -104,7 +103,7 @@ class IngestWorker:
         if record is None or record.ended:
             return
         if record.parts is None:
-            plan = partial(plan_upload, self._store, record, self._receiver, self._deadline)
+            plan = partial(plan_upload, self._store, record, self._lease, self._deadline)
             record = await self._work(record, upload_key(self._store, record), plan)
         if record.stopped:
             record = await restart(self._store, record)
@@ -130,7 +129,7 @@ class IngestWorker:
 
     async def _ingest(self, record: UploadRecord, number: int) -> None:
         """Ingest a part until it is done or the time is up, then send the next message."""
-        part = await lease_part(self._store, record, number, self._receiver)
+        part = await lease_part(self._store, record, number, self._lease)
         if not part.done:
             if record.status is Status.QUEUED:
                 await set_status(self._store, record, Status.RUNNING)
@@ -153,23 +152,23 @@ class IngestWorker:
         """Run ``attempt`` while renewing the lease on ``key``, and return its result.
 
         Raises:
-            StopWork: it failed, or it was put back because of a rate limit.
+            MessageDone, MessageRedelivered: it failed, or it was put back because of a rate limit.
             LeaseLost: another worker has the lease.
         """
         try:
-            async with renewing(partial(self._receiver.renew, self._store, key)):
+            async with renewing(partial(self._lease.renew, self._store, key)):
                 return await self._retry(record, attempt)
-        except (LeaseLost, StopWork):
+        except (LeaseLost, MessageDone, MessageRedelivered):
             raise
         except (IngestRefused, ObjectMissing, SpassError) as error:
             if (seconds := delay_after(error)) is not None:
                 await self._release(record, key, part)
                 await put_back(self._store, self._delivery, seconds)
-                raise StopWork(done=True, keeps_place=True) from error
+                raise MessageDone(keeps_place=True) from error
             is_temporary = isinstance(error, _TEMPORARY)
             with suppress(StorageUnavailable) if is_temporary else nullcontext():
                 await self._fail(record, key, error, part, is_temporary=is_temporary)
-            raise StopWork(done=not is_temporary) from error
+            raise (MessageRedelivered() if is_temporary else MessageDone()) from error
         except Exception:
             with suppress(StorageUnavailable):
                 await self._fail(record, key, InternalError("An internal error occurred."), part, is_temporary=True)
@@ -211,9 +210,9 @@ class IngestWorker:
             LeaseLost: another worker has the lease.
         """
         if part is None:
-            await self._receiver.release(self._store, key, status=Status.QUEUED)
+            await self._lease.release(self._store, key, status=Status.QUEUED)
         else:
-            await self._receiver.release(self._store, key)
+            await self._lease.release(self._store, key)
             if record.parts == 1:
                 await set_status(self._store, record, Status.QUEUED)
 

@@ -14,7 +14,6 @@ from spass.core.errors import CompactionDisabled, JobNotFound, SessionBusy, Stor
 from spass.core.ids import AgentName, JobId, SessionId, new_id
 from spass.core.time import Clock, timestamp
 from spass.sessions.compaction import places
-from spass.sessions.compaction.answers import Compaction
 from spass.sessions.compaction.job import (
     JOB_SECONDS,
     RETRIES_EXHAUSTED,
@@ -26,6 +25,7 @@ from spass.sessions.compaction.job import (
     read_job,
 )
 from spass.sessions.compaction.plan import plan_compaction
+from spass.sessions.compaction.responses import Compaction
 from spass.sessions.compaction.summary_record import read_summary
 from spass.sessions.hold import hold_error, new_hold, not_held_by_others, release_hold
 from spass.sessions.record import load_turns

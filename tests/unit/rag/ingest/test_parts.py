@@ -11,7 +11,7 @@ from spass.core.ids import DocumentId, IndexId, TenantId, UploadId
 from spass.core.jobs import IngestUpload, body_of
 from spass.core.time import Deadline, now_s
 from spass.models.types import EmbeddingReply
-from spass.rag.ingest.lease import Receiver
+from spass.rag.ingest.lease import MessageLease
 from spass.rag.ingest.parts import lease_part
 from spass.rag.ingest.plan import Position
 from spass.rag.ingest.publish import MAX_QUEUED_PARTS, publish_parts
@@ -316,7 +316,7 @@ async def test_a_document_deleted_during_the_ingest_stays_deleted(harness: Inges
 async def test_a_released_lease_cannot_be_renewed(harness: IngestHarness) -> None:
     """A late renewal must not lease the part a second time after the worker has released it."""
     record = await read_record(harness.store, INDEX, await plan_upload(harness))
-    first, second = (Receiver(message, harness.settings) for message in ("first", "second"))
+    first, second = (MessageLease(message, harness.settings) for message in ("first", "second"))
     key = (await lease_part(harness.store, record, 0, first)).key
     await first.renew(harness.store, key)
     await first.release(harness.store, key)

@@ -25,7 +25,7 @@ def import_messages(entries: Sequence[Message]) -> tuple[Message, ...]:
     return tuple(_import_all(entries))
 
 
-def imported_turn(messages: Sequence[Message], at: Timestamp) -> TurnRecord:
+def import_turn(messages: Sequence[Message], at: Timestamp) -> TurnRecord:
     """Return imported messages (at least one) as the first turn of a session."""
     stored = (StoredMessage(MessageId(new_id("msg")), seq, at, message) for seq, message in enumerate(messages, 1))
     return TurnRecord(new_id("turn"), tuple(stored), TokenUsage(), 0, FinishReason.STOP)

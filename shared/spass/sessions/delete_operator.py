@@ -10,8 +10,8 @@ from spass.core.time import Clock
 from spass.memory.garbage import remove_garbage
 from spass.memory.operator import Operator
 from spass.memory.state import OperatorState, read_state
+from spass.sessions.chain_end import read_chain_end
 from spass.sessions.hold import hold_error, not_held_by_others
-from spass.sessions.newest import newest_session
 from spass.store import keys
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
@@ -20,7 +20,7 @@ from spass.store.writes import Absent, Check, Delete, Equals, Write
 _ATTEMPTS: Final = 5
 
 
-async def forget(store: TenantStore, operator: Operator, clock: Clock = time.time) -> bool:
+async def delete_operator(store: TenantStore, operator: Operator, clock: Clock = time.time) -> bool:
     """Forget the state and the notes of ``operator``. Its next run begins another session. Return False if there was nothing.
 
     Raises:
@@ -39,7 +39,7 @@ async def forget(store: TenantStore, operator: Operator, clock: Clock = time.tim
 
 async def _end(store: TenantStore, operator: Operator, state: OperatorState, now: float) -> bool:
     """End the operator's present generation. Return False if the operator or its session has changed meanwhile."""
-    newest = await newest_session(store, state.session)
+    newest = await read_chain_end(store, state.session)
     if newest.head is not None and newest.head.hold is not None and newest.head.hold.live(now):
         raise hold_error(newest.head, now)
     is_same = Equals("generation", state.generation) & Equals("session", state.session)

@@ -1,4 +1,4 @@
-"""Follow a session's chain of compactions to its newest session."""
+"""Read the newest session of a chain of compactions."""
 
 from typing import NamedTuple
 
@@ -8,14 +8,14 @@ from spass.store import keys
 from spass.store.tenant_store import TenantStore
 
 
-class NewestSession(NamedTuple):
+class ChainEnd(NamedTuple):
     """The newest session of a chain. ``head`` is None if the session is deleted without a trace."""
 
     id: SessionId
     head: Session | None
 
 
-async def newest_session(store: TenantStore, session: SessionId) -> NewestSession:
+async def read_chain_end(store: TenantStore, session: SessionId) -> ChainEnd:
     """Return the newest session of the chain that continues with ``session``. A deleted member between two others keeps its
     links.
 
@@ -26,5 +26,5 @@ async def newest_session(store: TenantStore, session: SessionId) -> NewestSessio
         item = await store.table.get(keys.session_head(store.tenant, session))
         head = decode_session(item) if item is not None else None
         if head is None or head.successor_session_id is None:
-            return NewestSession(session, head)
+            return ChainEnd(session, head)
         session = head.successor_session_id

@@ -7,7 +7,7 @@ from spass.core.errors import ApprovalNotFound
 from spass.core.messages import Json
 
 
-def read_by_model(approval: Approval | None, now: float) -> Mapping[str, Json] | None:
+def decision_text(approval: Approval | None, now: float) -> Mapping[str, Json] | None:
     """Return ``{"result": …}`` or ``{"error": …}``, the outcome of a call that waited, or None if it still waits at ``now``.
     ``approval`` is None if it was deleted."""
     if approval is None:

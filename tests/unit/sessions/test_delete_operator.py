@@ -13,7 +13,7 @@ from spass.core.time import Timestamp
 from spass.memory.operator import Operator
 from spass.memory.state import read_state, state_update
 from spass.memory.views import page_notes
-from spass.sessions.forget import forget
+from spass.sessions.delete_operator import delete_operator
 from spass.sessions.hold import new_hold
 from spass.sessions.operator_view import view_operator
 from spass.sessions.session import Hold, HoldKind, Session
@@ -47,7 +47,7 @@ class Forgetting:
         return self.operators.store()
 
     async def forget(self, operator: Operator = NEWS) -> bool:
-        return await forget(self.store, operator, lambda: self.operators.now)
+        return await delete_operator(self.store, operator, lambda: self.operators.now)
 
     async def begin(self, notes: int = 3) -> SessionId:
         state = await self.operators.begin()
