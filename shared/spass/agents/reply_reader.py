@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from spass.agents.kinds.markers import ShowFilter
-from spass.core.effects import AssistantReply, Show
+from spass.core.effects import AssistantReply, TextVisibility
 from spass.core.events import RefusalDelta
 from spass.core.ids import new_id
 from spass.core.messages import CUT_OFF, NO_TOKENS, ToolCall, ToolCallDelta, replayable_name
@@ -25,7 +25,7 @@ class ReplyReader:
 
     passed_on: Sequence[RefusalDelta | ToolCallDelta] = ()
 
-    def __init__(self, show: Show, *, begins_thinking: bool = False) -> None:
+    def __init__(self, show: TextVisibility, *, begins_thinking: bool = False) -> None:
         self.started = False
         self._builder = ReplyBuilder()
         self._think_filter = ThinkFilter(begins_thinking=begins_thinking)
@@ -63,7 +63,7 @@ class ClientReplyReader(ReplyReader):
     """Read a reply for a client who reads the text unfiltered and refusals apart from it, and who answers the calls of
     ``client_tools``."""
 
-    def __init__(self, show: Show, client_tools: Collection[str]) -> None:
+    def __init__(self, show: TextVisibility, client_tools: Collection[str]) -> None:
         super().__init__(show)
         self._client_tools = client_tools
         self._builder = ReplyBuilder(self._is_for_client)

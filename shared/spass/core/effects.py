@@ -15,12 +15,12 @@ MAX_OUTPUT_CHARS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Hidden:
+class NoText:
     """Show no text of the reply."""
 
 
 @dataclass(frozen=True, slots=True)
-class ShowAfter:
+class VisibleAfter:
     """Show the text from the first of ``markers`` (or the start, if there are none) to the first of ``until``. One of ``until``
     before any marker hides all text."""
 
@@ -28,10 +28,10 @@ class ShowAfter:
     until: tuple[str, ...] = ()
 
 
-HIDDEN: Final = Hidden()
+HIDDEN: Final = NoText()
 """Show nothing."""
 
-Show: TypeAlias = Hidden | ShowAfter | None
+TextVisibility: TypeAlias = NoText | VisibleAfter | None
 """The part of a reply's text that is shown while it arrives. None shows all."""
 
 
@@ -51,7 +51,7 @@ class Infer:
     stop: tuple[str, ...] = ()
     model: str | None = None
     aside: bool = False
-    show: Show = None
+    show: TextVisibility = None
 
 
 @dataclass(frozen=True, slots=True)

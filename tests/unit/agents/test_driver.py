@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spass.agents.kinds import AgentContext, BaseAgent, user
 from spass.agents.kinds.orchestrator import OrchestratorAgent
-from spass.core.effects import HIDDEN, Answer, AssistantReply, CallTools, Infer, MaxTurns, ReportStatus, ShowAfter, Steps
+from spass.core.effects import HIDDEN, Answer, AssistantReply, CallTools, Infer, MaxTurns, ReportStatus, Steps, VisibleAfter
 from spass.core.errors import ContextLengthExceeded, InternalError, UpstreamError
 from spass.core.events import (
     Event,
@@ -227,7 +227,7 @@ async def test_an_answer_that_does_not_begin_as_shown_is_the_next_step() -> None
 
 
 async def test_only_the_text_after_the_marker_is_shown() -> None:
-    show = ShowAfter(("Final Answer:",), ("Observation:",))
+    show = VisibleAfter(("Final Answer:",), ("Observation:",))
 
     def react(input: str, _context: AgentContext) -> Steps:
         reply: AssistantReply = yield Infer((user(input),), show=show)

@@ -21,9 +21,9 @@ from spass.core.effects import (
     FetchPage,
     HarnessResult,
     HarnessSpec,
-    Hidden,
     Infer,
     Note,
+    NoText,
     Page,
     Queries,
     Recalled,
@@ -33,9 +33,9 @@ from spass.core.effects import (
     RunHarness,
     SearchNotes,
     SetState,
-    ShowAfter,
     StoreNote,
     ToolOutcome,
+    VisibleAfter,
 )
 from spass.core.ids import ApprovalId
 from spass.core.json import dump_line, read_object
@@ -81,7 +81,7 @@ messages: Final = st.builds(
     st.booleans(),
     texts,
 )
-shows: Final = st.sampled_from([None, Hidden()]) | st.builds(ShowAfter, tuples(texts), tuples(texts))
+shows: Final = st.sampled_from([None, NoText()]) | st.builds(VisibleAfter, tuples(texts), tuples(texts))
 infers: Final = st.builds(
     Infer,
     tuples(messages),
@@ -183,10 +183,10 @@ def test_the_description_of_a_tool_survives(spec: ToolSpec) -> None:
 
 
 def test_fields_with_their_default_are_left_out() -> None:
-    assert encode_message(Infer((Message(Role.USER, "x"),), show=Hidden())) == {
+    assert encode_message(Infer((Message(Role.USER, "x"),), show=NoText())) == {
         "type": "Infer",
         "messages": [{"type": "Message", "role": "user", "content": "x"}],
-        "show": {"type": "Hidden"},
+        "show": {"type": "NoText"},
     }
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
 
-from spass.core.effects import Hidden, Show, ShowAfter
+from spass.core.effects import NoText, TextVisibility, VisibleAfter
 
 FENCES: Final = ("```", "~~~")
 
@@ -91,13 +91,13 @@ class ShowFilter:
     before the marker and ends with the text.
     """
 
-    def __init__(self, show: Show) -> None:
-        self._scanner = Scanner((*show.until, *show.markers)) if isinstance(show, ShowAfter) else None
-        self._until = len(show.until) if isinstance(show, ShowAfter) else 0  # the first markers of the scanner
-        self._is_over = isinstance(show, Hidden)
+    def __init__(self, show: TextVisibility) -> None:
+        self._scanner = Scanner((*show.until, *show.markers)) if isinstance(show, VisibleAfter) else None
+        self._until = len(show.until) if isinstance(show, VisibleAfter) else 0  # the first markers of the scanner
+        self._is_over = isinstance(show, NoText)
         self._fence = _FenceEnd()
         self._trim = _Trim()
-        self.found = isinstance(show, ShowAfter) and not show.markers
+        self.found = isinstance(show, VisibleAfter) and not show.markers
         """True as soon as a marker was found after which text is shown."""
 
     def feed(self, text: str) -> str:
@@ -133,7 +133,7 @@ class ShowFilter:
                 self._fence.depth, self._trim.prefix = int(piece.fenced), piece.emphasis
 
 
-def shown_text(text: str, show: Show) -> str | None:
+def shown_text(text: str, show: TextVisibility) -> str | None:
     """Return the part of the whole reply ``text`` that ``show`` allows, or None if it has no marker to show text after."""
     show_filter = ShowFilter(show)
     shown = show_filter.feed(text) + show_filter.flush()

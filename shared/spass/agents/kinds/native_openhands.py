@@ -31,9 +31,9 @@ from spass.core.effects import (
     Infer,
     Page,
     RunCode,
-    ShowAfter,
     Steps,
     ToolOutcome,
+    VisibleAfter,
     user,
 )
 from spass.core.json import InvalidJson, dump, read_object
@@ -43,7 +43,7 @@ PAGE_CHARACTERS: Final = 4000
 """Characters of the text of a page that the model reads."""
 
 _TAG: Final = "<tool_call>"
-_SHOW: Final = ShowAfter(
+_SHOW: Final = VisibleAfter(
     (), (REACT.thought, REACT.action, REACT.input, REACT.final, REACT.observation, _TAG, *block_markers(PYTHON))
 )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from spass.agents.kinds.markers import FENCES, Marker, Scanner, shown_text
-from spass.core.effects import ShowAfter, user
+from spass.core.effects import VisibleAfter, user
 from spass.core.messages import Message, Role
 
 
@@ -20,9 +20,9 @@ class Protocol:
     observation: str = "Observation:"
 
     @property
-    def show(self) -> ShowAfter:
+    def show(self) -> VisibleAfter:
         """Return the filter that shows the final answer."""
-        return ShowAfter((self.final,), (self.observation,))
+        return VisibleAfter((self.final,), (self.observation,))
 
 
 REACT: Final = Protocol("Thought:", "Action:", "Action Input:", "Final Answer:")

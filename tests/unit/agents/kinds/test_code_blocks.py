@@ -19,10 +19,10 @@ from spass.agents.kinds.code_blocks import (
     write_cell,
 )
 from spass.agents.kinds.markers import ShowFilter
-from spass.core.effects import CellResult, ShowAfter, user
+from spass.core.effects import CellResult, VisibleAfter, user
 from spass.core.messages import Message, Role, ToolCall
 
-SHOW = ShowAfter((), block_markers(PYTHON))
+SHOW = VisibleAfter((), block_markers(PYTHON))
 LINES = (
     *("```python", "```Python", "```py", "~~~python", "````python", "``` python title=x", "  ```python", "\t```python3"),
     *(

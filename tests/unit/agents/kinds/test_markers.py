@@ -8,14 +8,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spass.agents.kinds.markers import Scanner, ShowFilter, shown_text
-from spass.core.effects import HIDDEN, Show, ShowAfter
+from spass.core.effects import HIDDEN, TextVisibility, VisibleAfter
 
-ANSWER = ShowAfter(("Final Answer:",), ("Observation:",))
-SHOWS: tuple[Show, ...] = (
+ANSWER = VisibleAfter(("Final Answer:",), ("Observation:",))
+SHOWS: tuple[TextVisibility, ...] = (
     ANSWER,
-    ShowAfter(("FINAL_ANSWER:", "Answer:"), ("Observation:", "```python")),
-    ShowAfter((), ("```python", "Action:")),
-    ShowAfter(("Result:",)),
+    VisibleAfter(("FINAL_ANSWER:", "Answer:"), ("Observation:", "```python")),
+    VisibleAfter((), ("```python", "Action:")),
+    VisibleAfter(("Result:",)),
     HIDDEN,
     None,
 )
@@ -26,7 +26,7 @@ PARTS = (*MARKERS.split("|"), *SIGNS.split("|"))
 REPLIES = st.lists(st.sampled_from(PARTS) | st.text(max_size=3), max_size=14).map("".join)
 
 
-def show_in_pieces(pieces: list[str], show: Show) -> list[str]:
+def show_in_pieces(pieces: list[str], show: TextVisibility) -> list[str]:
     show_filter = ShowFilter(show)
     return [*map(show_filter.feed, pieces), show_filter.flush()]
 
@@ -38,22 +38,22 @@ def cut(text: str, places: list[int]) -> list[str]:
 
 @given(REPLIES, st.lists(st.integers(0, 400), max_size=8), st.sampled_from(SHOWS))
 @example("**Final Answer:** 16", [2, 15, 16], ANSWER)
-def test_the_borders_of_pieces_do_not_change_the_shown_text(reply: str, places: list[int], show: Show) -> None:
+def test_the_borders_of_pieces_do_not_change_the_shown_text(reply: str, places: list[int], show: TextVisibility) -> None:
     whole = shown_text(reply, show) or ""
     assert "".join(show_in_pieces(cut(reply, places), show)) == whole
     assert "".join(show_in_pieces(list(reply), show)) == whole
 
 
 @given(REPLIES, st.sampled_from(SHOWS))
-def test_the_shown_text_occurs_in_the_reply_apart_from_its_emphasis(reply: str, show: Show) -> None:
+def test_the_shown_text_occurs_in_the_reply_apart_from_its_emphasis(reply: str, show: TextVisibility) -> None:
     shown = shown_text(reply, show)
     assert shown is None or shown.lstrip("*_") in reply
-    if isinstance(show, ShowAfter) and shown is not None:
+    if isinstance(show, VisibleAfter) and shown is not None:
         assert shown == shown.strip()
 
 
-@given(REPLIES, st.sampled_from([show for show in SHOWS if isinstance(show, ShowAfter)]))
-def test_the_scanner_loses_no_text(reply: str, show: ShowAfter) -> None:
+@given(REPLIES, st.sampled_from([show for show in SHOWS if isinstance(show, VisibleAfter)]))
+def test_the_scanner_loses_no_text(reply: str, show: VisibleAfter) -> None:
     scanner = Scanner((*show.markers, *show.until))
     pieces = [*scanner.feed(reply), *scanner.flush()]
     assert "".join(piece if isinstance(piece, str) else piece.text for piece in pieces) == reply
@@ -135,7 +135,7 @@ def test_all_text_is_shown_unchanged_without_a_filter() -> None:
 
 
 def test_text_from_the_start_is_shown_up_to_code() -> None:
-    show = ShowAfter((), ("```python",))
+    show = VisibleAfter((), ("```python",))
     assert show_in_pieces(["Let me see.\n", "``", "`py", "thon\nprint(1)\n```"], show) == ["Let me see.", "", "", "", ""]
     assert shown_text("See:\n```js\n1\n```", show) == "See:\n```js\n1\n```"
 

@@ -8,7 +8,7 @@ from spass.agents.kinds.base import AgentContext
 from spass.agents.kinds.native_react import NativeReActAgent
 from spass.agents.kinds.protocols import REACT
 from spass.agents.react import ReActAgent
-from spass.core.effects import Answer, AssistantReply, CallTools, Infer, MaxTurns, ShowAfter, Steps, ToolOutcome, user
+from spass.core.effects import Answer, AssistantReply, CallTools, Infer, MaxTurns, Steps, ToolOutcome, VisibleAfter, user
 from spass.core.messages import FinishReason, Message, Role, ToolCall, ToolSpec
 from tests.unit.agents.kinds.by_hand import answer, messages_of, reply
 
@@ -42,7 +42,7 @@ def start(context: AgentContext = CONTEXT, system_prompt: str = "Be brief.") -> 
 
 def test_the_first_model_call_has_the_tools_in_its_prompt_only() -> None:
     _, effect = start()
-    assert (effect.tools, effect.show) == ("none", ShowAfter(("Final Answer:",), ("Observation:",)))
+    assert (effect.tools, effect.show) == ("none", VisibleAfter(("Final Answer:",), ("Observation:",)))
     system, question = effect.messages
     assert question == user("What is sqrt(256)?")
     assert system.role is Role.SYSTEM

@@ -6,7 +6,7 @@ import pytest
 
 from spass.agents.kinds.base import AgentContext
 from spass.agents.kinds.orchestrator import OrchestratorAgent
-from spass.core.effects import Answer, AssistantReply, CallTools, Infer, ShowAfter, ToolOutcome, user
+from spass.core.effects import Answer, AssistantReply, CallTools, Infer, ToolOutcome, VisibleAfter, user
 from spass.core.messages import Message, Role, ToolCall, ToolSpec
 
 CALCULATOR: Final = ToolSpec(
@@ -19,7 +19,7 @@ def test_bare_text_after_input_runs_the_tool_and_the_final_answer_ends() -> None
     steps = OrchestratorAgent(mode="structured").steps("What is 2+2?", CONTEXT)
     first = next(steps)
     assert isinstance(first, Infer)
-    assert (first.tools, first.show) == ("none", ShowAfter(("FINAL_ANSWER:",), ("Observation:",)))
+    assert (first.tools, first.show) == ("none", VisibleAfter(("FINAL_ANSWER:",), ("Observation:",)))
     for text in (
         "THOUGHT:",
         "TOOL:",
