@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spass.core.messages import Json
-from spass.sandbox.harnesses.service import Harnesses
+from spass.sandbox.harnesses.service import ForeignAgents
 from tests.functions.conftest import aws, gateway
 from tests.functions.gateway import Gateway, Reply
 
@@ -40,7 +40,7 @@ class Machine:
             "ANTHROPIC_API_KEY": ANTHROPIC_KEY,
             "ANTHROPIC_BASE_URL": anthropic,
         }
-        self.gateway.services.harnesses = Harnesses([self.workspace.parent], environment=environment, folder=self.folder)
+        self.gateway.services.foreign_agents = ForeignAgents([self.workspace.parent], environment=environment, folder=self.folder)
 
     def body(self, kind: str, text: str, **params: Json) -> Mapping[str, Json]:
         return {"input": text, "agent": kind, "params": {"workspace": str(self.workspace), **params}}

@@ -79,7 +79,7 @@ def stand_ins(gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(versions, "_answers", {})
     (tmp_path / "machine").mkdir()
     stand_ins = StandIns(tmp_path / "machine")
-    gateway.services.harnesses = stand_ins.harnesses()
+    gateway.services.foreign_agents = stand_ins.harnesses()
     return stand_ins
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeVar
 
-from spass.agents.kinds.harness import HarnessAgent
+from spass.agents.kinds.foreign import ForeignAgent
 from spass.agents.kinds.registry import KINDS
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.models.errors import AttemptFailed, BackendContextLength
@@ -61,7 +61,7 @@ _CALLS: Final = (
     ("absent_tool", "{}"),
     ("absent\ntool \ud83d", '{"a": "\\ud83d\\n"}'),
 )
-MODEL_KINDS: Final = [key for key in list(KINDS.keys()) if not issubclass(KINDS.get(key), HarnessAgent)]
+MODEL_KINDS: Final = [key for key in list(KINDS.keys()) if not issubclass(KINDS.get(key), ForeignAgent)]
 """The kinds that call models. Foreign agents make their own calls; test_foreign_agents has their turns."""
 SESSION_KINDS: Final = [kind for kind in MODEL_KINDS if not KINDS.get(kind).remembers]
 """The kinds whose sessions a client creates. That of an operator is found by its name: see ``test_operators``."""

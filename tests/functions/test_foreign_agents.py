@@ -193,7 +193,7 @@ def test_arguments_of_claude_code_cannot_be_options(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_harnesses_in_its_file_a_gateway_runs_none(gateway: Gateway, stand_ins: StandIns, kind: str) -> None:
-    del gateway.services.harnesses
+    del gateway.services.foreign_agents
     for stream in (False, True):
         reply = ask(gateway, stand_ins, kind, ANSWERS[kind], stream=stream)
         assert (reply.status, reply.code) == (503, "kind_unavailable")
@@ -205,7 +205,7 @@ def test_without_harnesses_in_its_file_a_gateway_runs_none(gateway: Gateway, sta
 def test_a_gateway_reads_the_roots_from_its_file(gateway: Gateway, stand_ins: StandIns, kind: str) -> None:
     config = gateway.services.settings.config
     config.write_text(f"{config.read_text()}\nharnesses: {{roots: [{stand_ins.root}]}}\n")
-    del gateway.services.harnesses
+    del gateway.services.foreign_agents
     with pytest.MonkeyPatch.context() as patch:
         for name, value in stand_ins.environment().items():
             patch.setenv(name, value)
@@ -226,7 +226,7 @@ def test_a_gateway_reads_the_roots_from_its_file(gateway: Gateway, stand_ins: St
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_deployed_gateway_runs_none(gateway: Gateway, stand_ins: StandIns, kind: str) -> None:
-    del gateway.services.harnesses
+    del gateway.services.foreign_agents
     settings = gateway.services.settings
     deployed = Settings.from_environment({"AWS_LAMBDA_FUNCTION_NAME": "ask"}).deployed
     gateway.services.settings = Settings(settings.config, settings.agents, settings.table, settings.bucket, deployed=deployed)

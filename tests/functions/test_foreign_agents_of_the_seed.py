@@ -9,7 +9,7 @@ from spass.agents.driver import Driver
 from spass.agents.kinds import KINDS, AgentContext, AgentResult, BaseAgent
 from spass.agents.kinds.claude_code import ClaudeCodeAgent
 from spass.agents.kinds.openhands import OpenHandsAgent
-from spass.core.effects import HarnessResult, HarnessSpec
+from spass.core.effects import ForeignResult, ForeignRun
 from tests.functions.gateway import Gateway
 from tests.unit.agents.driver_harness import ScriptedWorld
 from tests.unit.sandbox.harnesses.stand_ins import StandIns
@@ -35,18 +35,18 @@ def test_tools_of_the_gateway_are_ignored(gateway: Gateway, stand_ins: StandIns,
 def test_the_example_of_claude_code_runs() -> None:
     specs = []
 
-    async def run_harness(spec: HarnessSpec) -> HarnessResult:
+    async def run_foreign(spec: ForeignRun) -> ForeignResult:
         specs.append(spec)
-        return HarnessResult("I added them.", metadata={"session_id": "s"})
+        return ForeignResult("I added them.", metadata={"session_id": "s"})
 
     world = ScriptedWorld([])
-    driver = Driver(world, world.call_tools, world.scope, run_harness=run_harness)
+    driver = Driver(world, world.call_tools, world.scope, run_foreign=run_foreign)
     tools: Any = ["Read", "Write", "Bash"]  # a list, as in the example
     agent = ClaudeCodeAgent(workspace="/path/to/project", allowed_tools=tools, timeout=120)
     result = asyncio.run(agent.run("Add type hints to all functions in utils.py", AgentContext(), driver))
     assert result == AgentResult("I added them.", turns=1, metadata={"session_id": "s"})
     prompt = "Add type hints to all functions in utils.py"
-    assert specs == [HarnessSpec("claude_code", prompt, "", "/path/to/project", 120, ("Read", "Write", "Bash"))]
+    assert specs == [ForeignRun("claude_code", prompt, "", "/path/to/project", 120, ("Read", "Write", "Bash"))]
 
 
 def test_the_key_is_that_of_the_environment_or_of_the_call(gateway: Gateway, stand_ins: StandIns) -> None:

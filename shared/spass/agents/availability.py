@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.core.code_calls import Sandbox
-from spass.core.effects import HarnessRunner, HarnessSpec
+from spass.core.effects import ForeignRun, ForeignRunner
 from spass.core.errors import KindUnavailable, SandboxUnavailable
 from spass.core.messages import Json
 from spass.sandbox.none import no_sandbox
@@ -13,14 +13,14 @@ from spass.sandbox.none import no_sandbox
 NOT_DEPLOYED: Final = "foreign agents run on a machine of your own, not in a deployed gateway. Start one there with: make run"
 
 
-class Harnesses(Protocol):
+class ForeignAgents(Protocol):
     """The foreign agents of a machine."""
 
-    def unavailable(self, runner: HarnessRunner) -> str | None:
+    def unavailable(self, runner: ForeignRunner) -> str | None:
         """Return why ``runner`` cannot run, for people, with the command that helps, or None if it can."""
         ...
 
-    def check(self, spec: HarnessSpec) -> None:
+    def check(self, spec: ForeignRun) -> None:
         """Check whether ``spec`` can run, before any work.
 
         Raises:
@@ -29,7 +29,7 @@ class Harnesses(Protocol):
         """
         ...
 
-    async def run(self, spec: HarnessSpec, *, model: str, owner: str) -> Mapping[str, Json]:
+    async def run(self, spec: ForeignRun, *, model: str, owner: str) -> Mapping[str, Json]:
         """Return what the runner answers.
 
         Raises:
@@ -38,32 +38,32 @@ class Harnesses(Protocol):
         ...
 
 
-def no_harnesses() -> Harnesses | None:
+def no_foreign_agents() -> ForeignAgents | None:
     """Return None: this process runs no foreign agents."""
     return None
 
 
 class Availability:
-    """Tell which kinds can run here. ``sandbox`` returns the place where code runs, and ``harnesses`` the foreign agents of this
-    machine, or None in a deployment."""
+    """Tell which kinds can run here. ``sandbox`` returns the place where code runs, and ``foreign_agents`` those of
+    this machine, or None in a deployment."""
 
     def __init__(
-        self, sandbox: Callable[[], Sandbox] = no_sandbox, harnesses: Callable[[], Harnesses | None] = no_harnesses
+        self, sandbox: Callable[[], Sandbox] = no_sandbox, foreign_agents: Callable[[], ForeignAgents | None] = no_foreign_agents
     ) -> None:
         self.sandbox = sandbox
-        self._harnesses = harnesses
+        self._foreign_agents = foreign_agents
 
     @property
-    def harnesses(self) -> Harnesses:
+    def foreign_agents(self) -> ForeignAgents:
         """Return the foreign agents of this machine.
 
         Raises:
             KindUnavailable: this is a deployment, which has none.
         """
-        harnesses = self._harnesses()
-        if harnesses is None:
+        foreign_agents = self._foreign_agents()
+        if foreign_agents is None:
             raise KindUnavailable(f"This gateway cannot run this agent: {NOT_DEPLOYED}")
-        return harnesses
+        return foreign_agents
 
     def reason(self, kind: type[BaseAgent]) -> str | None:
         """Return why ``kind`` cannot run, for people, or None if it can."""
@@ -73,8 +73,8 @@ class Availability:
             case "code":
                 return self.sandbox().unavailable
             case runner:
-                harnesses = self._harnesses()
-                return NOT_DEPLOYED if harnesses is None else harnesses.unavailable(runner)
+                foreign_agents = self._foreign_agents()
+                return NOT_DEPLOYED if foreign_agents is None else foreign_agents.unavailable(runner)
 
     def check(self, agent: BaseAgent) -> None:
         """Check whether ``agent`` can run.
@@ -89,7 +89,7 @@ class Availability:
             raise SandboxUnavailable(f"This gateway cannot run the code of this agent: {reason}")
         if agent.needs in (None, "code"):
             return
-        from spass.agents.kinds.harness import HarnessAgent
+        from spass.agents.kinds.foreign import ForeignAgent
 
-        if isinstance(agent, HarnessAgent):
-            self.harnesses.check(agent.harness_spec("", AgentContext()))
+        if isinstance(agent, ForeignAgent):
+            self.foreign_agents.check(agent.foreign_run("", AgentContext()))

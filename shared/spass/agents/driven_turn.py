@@ -28,7 +28,7 @@ from spass.core.effects import (
     RecordResult,
     ReportStatus,
     RunCode,
-    RunHarness,
+    RunForeign,
     SearchNotes,
     SetState,
     StoreNote,
@@ -169,8 +169,8 @@ class DrivenTurn:
                 return self._call_tools(effect)
             case RunCode():
                 return self._run_code(effect)
-            case RunHarness():
-                return self._run_harness(effect)
+            case RunForeign():
+                return self._run_foreign(effect)
             case ReportStatus() | RecordResult():
                 return self._report(effect)
             case SearchNotes() | StoreNote() | SetState():
@@ -254,12 +254,12 @@ class DrivenTurn:
                     self._follow(item)
                     yield item
 
-    async def _run_harness(self, effect: RunHarness) -> _Performed:
-        if self._driver.run_harness is None:
-            raise KindUnavailable("This driver runs no foreign agents. Give it a run_harness.")
+    async def _run_foreign(self, effect: RunForeign) -> _Performed:
+        if self._driver.run_foreign is None:
+            raise KindUnavailable("This driver runs no foreign agents. Give it a run_foreign.")
         for event in self._begin_step():
             yield event
-        answer = await self._driver.run_harness(effect.spec)
+        answer = await self._driver.run_foreign(effect.spec)
         for event in self._record_foreign(tuple(foreign_outcomes(answer.tool_results))):
             yield event
         yield _Result(answer)

@@ -19,8 +19,8 @@ from spass.core.bus import AGENT_TURN_END, AGENT_TURN_START, EMPTY_BUS, EventBus
 from spass.core.code_calls import Interpreter
 from spass.core.effects import (
     CellResult,
-    HarnessResult,
-    HarnessSpec,
+    ForeignResult,
+    ForeignRun,
     Infer,
     Page,
     RunCode,
@@ -45,7 +45,7 @@ CallToolsPerformer: TypeAlias = Callable[[Sequence[ToolCall]], AsyncGenerator[Ca
 """Execute tool calls side by side and yield their events as they happen. When it is closed, it cancels the calls."""
 FetchPagePerformer: TypeAlias = Callable[[str], Awaitable[Page]]
 """Fetch the page at a URL of the turn's input."""
-RunHarnessPerformer: TypeAlias = Callable[[HarnessSpec], Awaitable[HarnessResult]]
+RunForeignPerformer: TypeAlias = Callable[[ForeignRun], Awaitable[ForeignResult]]
 """Run a foreign agent."""
 
 
@@ -71,7 +71,7 @@ class Driver:
     ``client_tools`` is set for a client of chat completions, who reads the model's text unfiltered and refusals apart from it,
     and answers the calls of these tools: their pieces are events. A driver that ``is_nested`` runs within a call of another one:
     it gives each call an id of its own, because the calls of both are in one stream. ``open_code``, ``fetch_page`` and
-    ``run_harness`` perform the effects that not every kind has. ``memory`` is that of the operator that runs, if one does.
+    ``run_foreign`` perform the effects that not every kind has. ``memory`` is that of the operator that runs, if one does.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Driver:
         *,
         open_code: OpenCode | None = None,
         fetch_page: FetchPagePerformer | None = None,
-        run_harness: RunHarnessPerformer | None = None,
+        run_foreign: RunForeignPerformer | None = None,
         memory: Memory | None = None,
         bus: EventBus = EMPTY_BUS,
         client_tools: Collection[str] | None = None,
@@ -93,7 +93,7 @@ class Driver:
         self.scope = scope
         self.open_code = open_code
         self.fetch_page = fetch_page
-        self.run_harness = run_harness
+        self.run_foreign = run_foreign
         self.memory = memory
         self.is_nested = is_nested
         self.bus = bus

@@ -15,7 +15,7 @@ from spass.agents.usable import check_token
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.calls.text_cleaning import strip_invisible
-from spass.core.effects import HarnessResult, HarnessSpec
+from spass.core.effects import ForeignResult, ForeignRun
 from spass.core.errors import InternalError
 from spass.core.events import Event
 from spass.core.ids import AgentName, IndexId, WorkspaceId
@@ -136,7 +136,7 @@ class Engine:
             scope,
             open_code=partial(self._open_code, scope, defaults, run_tools),
             fetch_page=PagePerformer(message if nested_in is None else "", self._fetcher).perform,  # a delegate's is a model's
-            run_harness=partial(self._run_harness, scope, spec.model),
+            run_foreign=partial(self._run_foreign, scope, spec.model),
             memory=memory,
             bus=scope.bus,
             is_nested=nested_in is not None,
@@ -168,10 +168,10 @@ class Engine:
         redact = self._calls.redactor.redact_answer
         return CodePerformer(scope, infer, run_tools, tools, self._availability.sandbox, redact)
 
-    async def _run_harness(self, scope: Scope, model: str, spec: HarnessSpec) -> HarnessResult:
-        from spass.agents.performers.harness import HarnessPerformer
+    async def _run_foreign(self, scope: Scope, model: str, spec: ForeignRun) -> ForeignResult:
+        from spass.agents.performers.foreign import ForeignPerformer
 
-        return await HarnessPerformer(self._calls, scope, model, self._availability.harnesses).perform(spec)
+        return await ForeignPerformer(self._calls, scope, model, self._availability.foreign_agents).perform(spec)
 
     async def _retrieve(self, scope: Scope, spec: AgentSpec, message: str) -> tuple[Json, ...]:
         """Return the passages for ``message`` as one text, if there are any."""

@@ -10,14 +10,14 @@ from typing import Any, Final
 from spass.agents.container_settings import ContainerSettings
 from spass.agents.driver import Driver
 from spass.agents.kinds.base import AgentContext, AgentResult, BaseAgent, Runner
-from spass.agents.kinds.harness import HarnessAgent
+from spass.agents.kinds.foreign import ForeignAgent
 from spass.agents.kinds.registry import KINDS
 from spass.agents.kinds.source import Source
 from spass.core.bus import EVENT_TYPES, EventBus, EventType
 from spass.core.code_calls import Interpreter
 from spass.core.codec import encode_message
 from spass.core.effect_codec import decode_effect
-from spass.core.effects import Answer, Effect, Infer, RunHarness, Steps
+from spass.core.effects import Answer, Effect, Infer, RunForeign, Steps
 from spass.core.errors import InternalError, SandboxUnavailable, UpstreamError
 from spass.core.messages import Json
 from spass.sandbox.container_child import ContainerChildren, to_error
@@ -83,7 +83,7 @@ class SandboxedAgent(BaseAgent):
     @property
     def inner(self) -> BaseAgent:
         """Return the agent with the workspace that replaces its own, if its kind has one."""
-        if self.workspace and isinstance(self.agent, HarnessAgent):
+        if self.workspace and isinstance(self.agent, ForeignAgent):
             return replace(self.agent, workspace=self.workspace)
         return self.agent
 
@@ -219,23 +219,23 @@ class _ContainerSource:
             effect = decode_effect(message)
         except ValueError:  # whose message may quote the container
             raise UpstreamError("The container of this agent asked for something that is not an effect.") from None
-        if isinstance(effect, RunHarness):
-            return self._checked_harness(effect)
+        if isinstance(effect, RunForeign):
+            return self._checked_run(effect)
         if isinstance(effect, Infer) and effect.model is None and self._agent.model:
             return replace(effect, model=self._agent.model)
         return effect
 
-    def _checked_harness(self, effect: RunHarness) -> RunHarness:
+    def _checked_run(self, effect: RunForeign) -> RunForeign:
         """Return the run that this agent asks for, with its key, which the container does not have.
 
         Raises:
             UpstreamError: the container asked for another one.
         """
         agent = self._agent.inner
-        if isinstance(agent, HarnessAgent):
-            spec = agent.harness_spec(self._input, self._context)
+        if isinstance(agent, ForeignAgent):
+            spec = agent.foreign_run(self._input, self._context)
             if effect.spec == replace(spec, api_key=""):
-                return RunHarness(spec)
+                return RunForeign(spec)
         raise UpstreamError("The container of this agent asked for a foreign agent that its kind does not use.")
 
 

@@ -39,7 +39,7 @@ class AgentTurnStart(BusEvent):
 class AgentTurnEnd(BusEvent):
     """An agent's turn ended: with ``finish_reason``, or with ``error``, the code of an error or ``cancelled``.
 
-    ``turns`` counts the agent's own model calls. The tokens and the cost include calls made aside.
+    ``turns`` counts the agent's own model calls. The tokens and the cost include side calls.
     """
 
     turns: int

@@ -41,7 +41,7 @@ class Infer:
 
     ``tools``: ``offered`` sends the agent's tools. ``named`` sends them but forbids calls, because some providers refuse a
     conversation that mentions tools which the request does not name. ``none`` omits them. A value of None is the agent's own
-    value. ``aside`` marks a call that is not a step of the agent: it is never shown, and if it fails, its reply has ``error``.
+    value. ``aside`` marks a side call, which is not a step of the agent: it is never shown, and if it fails, its reply has ``error``.
     """
 
     messages: tuple[Message, ...]
@@ -64,7 +64,7 @@ class CallError:
 
 @dataclass(frozen=True, slots=True)
 class AssistantReply:
-    """The reply of a model. ``tool_calls`` are those that may be executed. ``error`` is set only for a call made aside."""
+    """The reply of a model. ``tool_calls`` are those that may be executed. ``error`` is set only for a side call."""
 
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
@@ -185,15 +185,15 @@ class FetchPage:
     url: str
 
 
-HarnessRunner: TypeAlias = Literal["openhands", "claude_code"]
+ForeignRunner: TypeAlias = Literal["openhands", "claude_code"]
 
 
 @dataclass(frozen=True, slots=True)
-class HarnessSpec:
+class ForeignRun:
     """A run of a foreign agent. ``workspace`` is a folder of this machine, and ``timeout`` is in seconds. ``allowed_tools`` None
     allows all. ``session_id`` continues an earlier run, unless it is empty. An empty ``api_key`` is that of the process."""
 
-    runner: HarnessRunner
+    runner: ForeignRunner
     prompt: str
     system_prompt: str
     workspace: str
@@ -206,7 +206,7 @@ class HarnessSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class HarnessResult:
+class ForeignResult:
     """The answer of a foreign agent, the results of its own tools, and what it reports about the run.
 
     A result is an object with ``tool_name``, ``arguments`` (JSON as text), ``content`` and ``success``. ``model`` is the one that
@@ -220,10 +220,10 @@ class HarnessResult:
 
 
 @dataclass(frozen=True, slots=True)
-class RunHarness:
-    """Let a foreign agent do the work of the turn. The result is a ``HarnessResult``. This counts as one model call."""
+class RunForeign:
+    """Let a foreign agent do the work of the turn. The result is a ``ForeignResult``. This counts as one model call."""
 
-    spec: HarnessSpec
+    spec: ForeignRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ class SetState:
 
 
 Effect: TypeAlias = (
-    Infer | CallTools | RecordResult | ReportStatus | RunCode | FetchPage | RunHarness | SearchNotes | StoreNote | SetState
+    Infer | CallTools | RecordResult | ReportStatus | RunCode | FetchPage | RunForeign | SearchNotes | StoreNote | SetState
 )
 
 

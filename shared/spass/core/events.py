@@ -92,7 +92,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class TurnFinished:
-    """The last event of a turn that succeeded. ``usage`` and ``cost`` are those of the whole turn, calls made aside included.
+    """The last event of a turn that succeeded. ``usage`` and ``cost`` are those of the whole turn, side calls included.
     ``model`` is the one that answered, if it is not the agent's."""
 
     finish_reason: FinishReason

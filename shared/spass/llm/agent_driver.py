@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 from spass.agents.driver import Driver
 from spass.agents.kinds.base import AgentContext, BaseAgent, Runner
 from spass.agents.performers.code import CodePerformer
-from spass.agents.performers.harness import HarnessPerformer
+from spass.agents.performers.foreign import ForeignPerformer
 from spass.agents.performers.infer import InferPerformer
 from spass.agents.performers.page import PagePerformer
 from spass.aws.functions import LambdaFunction
@@ -25,7 +25,7 @@ from spass.llm.usage_log import ROUTE
 from spass.memory.process_memory import ProcessMemory
 from spass.models.types import ChatRequest
 from spass.redaction.log import log_to_stderr
-from spass.sandbox.harnesses.service import Harnesses
+from spass.sandbox.harnesses.service import ForeignAgents
 from spass.sandbox.launchers import select_sandbox
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.identity import Caller, Identity
@@ -136,7 +136,7 @@ class _InProcessDriver:
         infer = InferPerformer(self.calls, scope, defaults)
         names = tuple(spec.name for spec in defaults.tools)
         run_tools = partial(self._toolbox.run_all, allowed=names, turn=ToolTurn(self.model, memory=memory))
-        harnesses = Harnesses(self.calls.config.harnesses.roots)
+        foreign_agents = ForeignAgents(self.calls.config.harnesses.roots)
         redact = self.calls.redactor.redact_answer
         return Driver(
             infer,
@@ -144,7 +144,7 @@ class _InProcessDriver:
             scope,
             open_code=lambda: CodePerformer(scope, lambda _: infer, run_tools, names, _select_sandbox, redact),
             fetch_page=PagePerformer(input).perform,
-            run_harness=HarnessPerformer(self.calls, scope, self.model, harnesses).perform,
+            run_foreign=ForeignPerformer(self.calls, scope, self.model, foreign_agents).perform,
             memory=memory,
             bus=self.bus,
         )

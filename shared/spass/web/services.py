@@ -18,7 +18,7 @@ from spass.aws.job_targets import NO_JOB_TARGETS, JobTargets
 if TYPE_CHECKING:
     from spass.agents.approving import Decisions
     from spass.agents.ask import Asker
-    from spass.agents.availability import Availability, Harnesses
+    from spass.agents.availability import Availability, ForeignAgents
     from spass.agents.delegates import AgentDelegates
     from spass.agents.engine import Engine
     from spass.agents.registry import AgentRegistry
@@ -336,7 +336,7 @@ class Services:
     def availability(self) -> "Availability":
         from spass.agents.availability import Availability
 
-        return Availability(lambda: self.sandbox, lambda: self.harnesses)
+        return Availability(lambda: self.sandbox, lambda: self.foreign_agents)
 
     @cached_property
     def sandbox(self) -> "Sandbox":
@@ -348,12 +348,12 @@ class Services:
         return select_sandbox(os.environ, connect)
 
     @cached_property
-    def harnesses(self) -> "Harnesses | None":
+    def foreign_agents(self) -> "ForeignAgents | None":
         if self.settings.deployed:
             return None
-        from spass.sandbox.harnesses.service import Harnesses
+        from spass.sandbox.harnesses.service import ForeignAgents
 
-        return Harnesses(self.config.harnesses.roots)
+        return ForeignAgents(self.config.harnesses.roots)
 
     @cached_property
     def delegates(self) -> "AgentDelegates":

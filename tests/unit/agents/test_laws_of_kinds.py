@@ -11,7 +11,7 @@ import pytest
 
 from spass.agents.kinds import KINDS, AgentContext, BaseAgent, ToolUsingAgent, user
 from spass.agents.kinds.base import parameter
-from spass.agents.kinds.harness import HarnessAgent
+from spass.agents.kinds.foreign import ForeignAgent
 from spass.agents.kinds.monitor_operative import MonitorOperativeAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.core.effects import HIDDEN, Answer, AssistantReply, CallTools, Effect, Infer, MaxTurns, Note, ReportStatus, Steps
@@ -40,7 +40,7 @@ SHORTER = AgentContext(conversation=(Message(Role.ASSISTANT, "in short"),), tool
 
 @dataclass(frozen=True, kw_only=True)
 class AsideAgent(ToolUsingAgent):
-    """Check each reply by a call made aside, which may fail, and hide some of the text."""
+    """Check each reply by a side call, which may fail, and hide some of the text."""
 
     max_turns: int = parameter(4, "Model calls of one turn, at most.", ge=1, le=100)
 
@@ -59,7 +59,7 @@ class AsideAgent(ToolUsingAgent):
             return Answer("I give up.")
 
 
-BUILT_IN = [key for key in list(KINDS.keys()) if KINDS.canonical(key) == key and not issubclass(KINDS.get(key), HarnessAgent)]
+BUILT_IN = [key for key in list(KINDS.keys()) if KINDS.canonical(key) == key and not issubclass(KINDS.get(key), ForeignAgent)]
 AGENTS: dict[str, Callable[..., BaseAgent]] = {
     **{key: KINDS.get(key) for key in BUILT_IN},
     "orchestrator structured": partial(OrchestratorAgent, mode="structured"),
@@ -72,7 +72,7 @@ AGENTS: dict[str, Callable[..., BaseAgent]] = {
     ),
     "aside": AsideAgent,
 }
-"""Every kind that calls models, and one that makes calls aside. ``test_harness_kinds`` has the others."""
+"""Every kind that calls models, and one that makes side calls. ``test_foreign_kinds`` has the others."""
 
 WRITTEN = (
     'Thought: hm\nAction: calculator\nAction Input: {"expression": "1"}',

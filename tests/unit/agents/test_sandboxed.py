@@ -14,14 +14,14 @@ import pytest
 
 from spass.agents.container_settings import ContainerSettings
 from spass.agents.kinds import KINDS, AgentContext, AgentResult, BaseAgent
-from spass.agents.kinds.harness import HarnessAgent
+from spass.agents.kinds.foreign import ForeignAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.agents.kinds.rlm import RLMAgent
 from spass.agents.kinds.simple import SimpleAgent
 from spass.agents.sandboxed import SandboxedAgent
 from spass.agents.spec import AgentSpec
 from spass.core.bus import EVENT_TYPES, EventBus
-from spass.core.effects import Answer, HarnessResult, HarnessSpec, ReportStatus, Steps
+from spass.core.effects import Answer, ForeignResult, ForeignRun, ReportStatus, Steps
 from spass.core.errors import InternalError, SandboxUnavailable, UpstreamError, UpstreamTimeout
 from spass.core.messages import Message, Role
 from spass.sandbox import ContainerRunner
@@ -169,7 +169,7 @@ HOSTILE: Final = {
     "effect({'type': 'ReportStatus'})": (UpstreamError, "not an effect"),
     "effect({'type': 'Unhandled'})": (UpstreamError, "not an effect"),
     "effect({'type': 'CallTools', 'calls': [1]})": (UpstreamError, "not an effect"),
-    "effect({'type': 'RunHarness', 'spec': {'type': 'HarnessSpec', 'runner': 'openhands', 'prompt': '', 'system_prompt': '', "
+    "effect({'type': 'RunForeign', 'spec': {'type': 'ForeignRun', 'runner': 'openhands', 'prompt': '', 'system_prompt': '', "
     "'workspace': '/', 'timeout': 1}})": (UpstreamError, "foreign agent"),
     "say('---SPASS_EFFECT--- {')": (UpstreamError, "not a valid JSON object"),
     "pass": (UpstreamError, "wrote no answer"),
@@ -358,18 +358,18 @@ async def test_an_agent_of_a_file_is_refused_without_its_runtime(monkeypatch: py
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForeignAgent(HarnessAgent):
+class OwnForeignAgent(ForeignAgent):
     """Let a foreign agent work."""
 
-    def harness_spec(self, input: str, context: AgentContext) -> HarnessSpec:
-        return self.spec_of("openhands", input, context)
+    def foreign_run(self, input: str, context: AgentContext) -> ForeignRun:
+        return self.run_of("openhands", input, context)
 
 
 ASK_FOR_A_FOREIGN_AGENT: Final = """
 payload = json.loads(line)
-spec = {"type": "HarnessSpec", "runner": "openhands", "prompt": payload["prompt"], "system_prompt": "",
+spec = {"type": "ForeignRun", "runner": "openhands", "prompt": payload["prompt"], "system_prompt": "",
     "workspace": payload["params"]["workspace"], "timeout": 1800, **json.loads(%r)}
-effect({"type": "RunHarness", "spec": spec})
+effect({"type": "RunForeign", "spec": spec})
 answer({"content": json.loads(sys.stdin.readline())["result"]["content"]})
 """
 
@@ -378,19 +378,19 @@ answer({"content": json.loads(sys.stdin.readline())["result"]["content"]})
 async def test_a_container_gets_only_its_own_foreign_agent(
     runtime: RecordingRuntime, monkeypatch: pytest.MonkeyPatch, change: dict[str, object], tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(KINDS._registered, "sandboxed_foreign", ForeignAgent)
+    monkeypatch.setitem(KINDS._registered, "sandboxed_foreign", OwnForeignAgent)
     runtime.contain(
         PRELUDE.replace("sys.stdin.readline()", "line = sys.stdin.readline()") + ASK_FOR_A_FOREIGN_AGENT % json.dumps(change)
     )
-    asked: list[HarnessSpec] = []
+    asked: list[ForeignRun] = []
 
-    async def run_harness(spec: HarnessSpec) -> HarnessResult:
+    async def run_foreign(spec: ForeignRun) -> ForeignResult:
         asked.append(spec)
-        return HarnessResult("done")
+        return ForeignResult("done")
 
     driver = driver_of(ScriptedWorld([]))
-    driver.run_harness = run_harness
-    agent = contained(ForeignAgent(workspace="/own", api_key="hidden-key"), workspace=str(tmp_path))
+    driver.run_foreign = run_foreign
+    agent = contained(OwnForeignAgent(workspace="/own", api_key="hidden-key"), workspace=str(tmp_path))
     if change:
         with pytest.raises(UpstreamError, match="a foreign agent that its kind does not use"):
             await agent.run("?", AgentContext(), driver)

@@ -69,7 +69,7 @@ async def test_thoughts_without_an_opening_tag_are_shown_nowhere(agent: BaseAgen
 
 async def test_a_call_made_aside_is_filtered_too() -> None:
     class Aside(BaseAgent):
-        """Answer with a call made aside."""
+        """Answer with a side call."""
 
         def steps(self, input: str, context: AgentContext) -> Steps:
             reply: AssistantReply = yield Infer((user(input),), aside=True)

@@ -19,8 +19,8 @@ from spass.core.effects import (
     CellResult,
     Effect,
     FetchPage,
-    HarnessResult,
-    HarnessSpec,
+    ForeignResult,
+    ForeignRun,
     Infer,
     Note,
     NoText,
@@ -30,7 +30,7 @@ from spass.core.effects import (
     RecordResult,
     ReportStatus,
     RunCode,
-    RunHarness,
+    RunForeign,
     SearchNotes,
     SetState,
     StoreNote,
@@ -96,7 +96,7 @@ infers: Final = st.builds(
 queries: Final = st.builds(Queries, optional(texts), numbers, integers, integers)
 cells: Final = st.builds(Cell, texts, objects, optional(queries), st.booleans(), integers)
 specs: Final = st.builds(
-    HarnessSpec,
+    ForeignRun,
     st.sampled_from(["openhands", "claude_code"]),
     texts,
     texts,
@@ -112,7 +112,7 @@ effects: Final[st.SearchStrategy[Any]] = st.one_of(
     st.builds(ReportStatus, texts),
     st.builds(RunCode, cells, optional(texts)),
     st.builds(FetchPage, texts),
-    st.builds(RunHarness, specs),
+    st.builds(RunForeign, specs),
     st.builds(SearchNotes, texts, st.sampled_from(["key", "keyword", "semantic", "ends"]), integers),
     st.builds(StoreNote, texts, optional(texts), tuples(texts)),
     st.builds(SetState, values),
@@ -151,7 +151,7 @@ RESULTS: Final[dict[type, st.SearchStrategy[Any]]] = {
     SetState: st.none(),
     RunCode: st.builds(CellResult, texts, optional(texts), integers, optional(texts)),
     FetchPage: st.builds(Page, texts, optional(texts)),
-    RunHarness: st.builds(HarnessResult, texts, tuples(values), objects),
+    RunForeign: st.builds(ForeignResult, texts, tuples(values), objects),
 }
 
 

@@ -4,15 +4,15 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from spass.agents.kinds.base import AgentContext, Need
-from spass.agents.kinds.harness import HarnessAgent
-from spass.core.effects import HarnessSpec
+from spass.agents.kinds.foreign import ForeignAgent
+from spass.core.effects import ForeignRun
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenHandsAgent(HarnessAgent):
+class OpenHandsAgent(ForeignAgent):
     """Develop software in a workspace with the OpenHands SDK, its terminal and its file editor."""
 
     needs: ClassVar[Need | None] = "openhands"
 
-    def harness_spec(self, input: str, context: AgentContext) -> HarnessSpec:
-        return replace(self.spec_of("openhands", input, context), temperature=self.temperature, max_tokens=self.max_tokens)
+    def foreign_run(self, input: str, context: AgentContext) -> ForeignRun:
+        return replace(self.run_of("openhands", input, context), temperature=self.temperature, max_tokens=self.max_tokens)

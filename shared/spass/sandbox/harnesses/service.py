@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from spass.core.effects import HarnessRunner, HarnessSpec
+from spass.core.effects import ForeignRun, ForeignRunner
 from spass.core.errors import InvalidRequest, KindUnavailable, UpstreamError, UpstreamTimeout
 from spass.core.messages import Json
 from spass.redaction.detector import MIN_SECRET_LENGTH, SecretSet
@@ -31,7 +31,7 @@ _NO_ROOTS: Final = (
 )
 
 
-class Harnesses:
+class ForeignAgents:
     """The foreign agents of a machine. They work in folders below ``roots``; None allows none.
 
     ``environment`` are the variables of this process. ``folder`` holds what is installed (default: ``~/.spass``).
@@ -46,7 +46,7 @@ class Harnesses:
         self._openhands = OpenHands(environment, self._folder)
         self._claude_code = ClaudeCode(environment, self._folder)
 
-    def unavailable(self, runner: HarnessRunner, api_key: str = "") -> str | None:
+    def unavailable(self, runner: ForeignRunner, api_key: str = "") -> str | None:
         """Return why ``runner`` cannot run, for people, with the command that helps, or None if it can. Nothing is installed."""
         if self._roots is None:
             return _NO_ROOTS
@@ -81,7 +81,7 @@ class Harnesses:
             raise _bad_workspace(outside) from None
         return folder
 
-    def check(self, spec: HarnessSpec) -> None:
+    def check(self, spec: ForeignRun) -> None:
         """Check whether ``spec`` can run, before any work.
 
         Raises:
@@ -92,7 +92,7 @@ class Harnesses:
         self.resolve_workspace(spec.workspace)
         _check_arguments(spec)
 
-    async def run(self, spec: HarnessSpec, *, model: str, owner: str) -> Mapping[str, Json]:
+    async def run(self, spec: ForeignRun, *, model: str, owner: str) -> Mapping[str, Json]:
         """Return what the runner answers: ``content``, ``tool_results`` and ``metadata``.
 
         ``model`` is the agent's. Sessions of one ``owner`` cannot be continued by another.
@@ -138,7 +138,7 @@ class Harnesses:
         except ChildFailed as failure:
             raise UpstreamError(_sentence(program.name, failure)) from None
 
-    def _require(self, spec: HarnessSpec) -> str:
+    def _require(self, spec: ForeignRun) -> str:
         """Return the interpreter of the runner, or raise ``KindUnavailable``."""
         program = self._program(spec.runner)
         reason = self.unavailable(spec.runner, spec.api_key)
@@ -147,7 +147,7 @@ class Harnesses:
             raise KindUnavailable(f"This gateway cannot run {program.name}: {reason}")
         return found
 
-    def _program(self, runner: HarnessRunner) -> OpenHands | ClaudeCode:
+    def _program(self, runner: ForeignRunner) -> OpenHands | ClaudeCode:
         return self._openhands if runner == "openhands" else self._claude_code
 
     def _key(self, program: OpenHands | ClaudeCode, api_key: str) -> str:
@@ -164,7 +164,7 @@ def _without_key(key: str, text: str) -> str:
     return redact_secrets(SecretSet((key,), ()), whole)
 
 
-def _check_arguments(spec: HarnessSpec) -> None:
+def _check_arguments(spec: ForeignRun) -> None:
     """Check what the runner passes on to a program.
 
     Raises:

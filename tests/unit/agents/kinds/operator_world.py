@@ -1,4 +1,4 @@
-"""A world for runs of an operator: replies of the agent's own calls, replies of the calls made aside, results of tools, notes."""
+"""A world for runs of an operator: replies of the agent's own calls, replies of the side calls, results of tools, notes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,7 +50,7 @@ class OperatorRun:
 
 @dataclass
 class OperatorWorld:
-    """``replies`` are those of the agent, of which the last one repeats. ``aside`` answers a call made aside. ``results`` are
+    """``replies`` are those of the agent, of which the last one repeats. ``aside`` answers a side call. ``results`` are
     those of the tools. The memory has ``notes`` and ``state``; a search by meaning fails with ``error``."""
 
     replies: Sequence[ScriptedReply | Exception] = (ScriptedReply("Done."),)

@@ -1,4 +1,4 @@
-"""Calls made aside that fail in every way: no run fails, and its answer is that of the axes without calls."""
+"""Side calls that fail in every way: no run fails, and its answer is that of the axes without calls."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -11,8 +11,8 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-from spass.core.effects import HarnessRunner, HarnessSpec
-from spass.sandbox.harnesses.service import Harnesses
+from spass.core.effects import ForeignRun, ForeignRunner
+from spass.sandbox.harnesses.service import ForeignAgents
 
 LLM_KEY = "sk-llm-key-0123456789"
 ANTHROPIC_KEY = "sk-anthropic-key-0123456789"
@@ -148,9 +148,9 @@ class StandIns:
             **others,
         }
 
-    def harnesses(self, environment: Mapping[str, str] | None = None) -> Harnesses:
+    def harnesses(self, environment: Mapping[str, str] | None = None) -> ForeignAgents:
         """Return the foreign agents of a machine that has the stand-ins."""
-        return Harnesses([self.root], environment=environment or self.environment(), folder=self.spass)
+        return ForeignAgents([self.root], environment=environment or self.environment(), folder=self.spass)
 
     @property
     def spass(self) -> Path:
@@ -166,10 +166,10 @@ class StandIns:
         """Let npm run ``code`` when it is half done."""
         (self.bin / "npm_hook.py").write_text(dedent(code))
 
-    def spec(self, runner: HarnessRunner, code: str, **fields: object) -> HarnessSpec:
+    def spec(self, runner: ForeignRunner, code: str, **fields: object) -> ForeignRun:
         """Return a run whose SDK does what ``code`` says."""
         values: dict[str, Any] = {"system_prompt": "", "workspace": str(self.workspace), "timeout": 30, **fields}
-        return HarnessSpec(runner=runner, prompt=dedent(code), **values)
+        return ForeignRun(runner=runner, prompt=dedent(code), **values)
 
     def _write_python(self) -> Path:
         packages = self.folder / "packages"

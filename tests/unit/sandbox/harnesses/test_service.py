@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from spass.core.effects import HarnessRunner
+from spass.core.effects import ForeignRunner
 from spass.core.errors import InvalidRequest, KindUnavailable
 from spass.sandbox.harnesses import versions
-from spass.sandbox.harnesses.service import Harnesses
+from spass.sandbox.harnesses.service import ForeignAgents
 from tests.unit.sandbox.harnesses.stand_ins import StandIns, write_script
 
 pytestmark = pytest.mark.anyio
-RUNNERS: tuple[HarnessRunner, HarnessRunner] = ("openhands", "claude_code")
+RUNNERS: tuple[ForeignRunner, ForeignRunner] = ("openhands", "claude_code")
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def no_anthropic_key(stand_ins: StandIns) -> dict[str, str]:
     ],
 )
 async def test_what_is_missing_is_named_with_the_command_that_helps(
-    stand_ins: StandIns, runner: HarnessRunner, change: Callable[[StandIns], dict[str, str]], words: list[str]
+    stand_ins: StandIns, runner: ForeignRunner, change: Callable[[StandIns], dict[str, str]], words: list[str]
 ) -> None:
     write_script(stand_ins.bin / "sh", 'exec /bin/sh "$@"')
     environment = stand_ins.environment(**change(stand_ins))
@@ -118,10 +118,10 @@ async def test_what_is_missing_is_named_with_the_command_that_helps(
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-async def test_without_roots_nothing_runs_and_nothing_is_looked_for(stand_ins: StandIns, runner: HarnessRunner) -> None:
+async def test_without_roots_nothing_runs_and_nothing_is_looked_for(stand_ins: StandIns, runner: ForeignRunner) -> None:
     write_script(stand_ins.bin / "node", f"touch {stand_ins.folder}/asked")
     write_script(stand_ins.bin / "openhands-python", f"touch {stand_ins.folder}/asked")
-    harnesses = Harnesses(None, environment=stand_ins.environment(), folder=stand_ins.spass)
+    harnesses = ForeignAgents(None, environment=stand_ins.environment(), folder=stand_ins.spass)
     assert "harnesses: {roots: [FOLDER]}" in str(harnesses.unavailable(runner))
     with pytest.raises(RuntimeError, match=r"harnesses: \{roots:"):
         await harnesses.run(stand_ins.spec(runner, "pass"), model="m", owner="t")
@@ -218,12 +218,12 @@ def test_links_and_dots_that_stay_inside_are_resolved(stand_ins: StandIns) -> No
     for workspace in ("app", "./app/", "app/../app", "link", "../root/app"):
         assert harnesses.resolve_workspace(f"{stand_ins.root}/{workspace}") == app
     assert harnesses.resolve_workspace(str(stand_ins.root)) == stand_ins.root.resolve()
-    linked = Harnesses([stand_ins.folder / "root"], environment=os.environ, folder=stand_ins.spass)
+    linked = ForeignAgents([stand_ins.folder / "root"], environment=os.environ, folder=stand_ins.spass)
     assert linked.resolve_workspace(str(app)) == app
 
 
 def test_no_root_allows_no_folder(stand_ins: StandIns) -> None:
-    harnesses = Harnesses([], environment=stand_ins.environment(), folder=stand_ins.spass)
+    harnesses = ForeignAgents([], environment=stand_ins.environment(), folder=stand_ins.spass)
     with pytest.raises(InvalidRequest):
         harnesses.resolve_workspace(str(stand_ins.workspace))
 

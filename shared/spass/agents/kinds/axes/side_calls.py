@@ -1,4 +1,4 @@
-"""Model calls that an operator makes aside: to shorten a result, to find causes, to grade notes.
+"""Side calls of an operator, which are model calls that are not its steps: to shorten a result, to find causes, to grade notes.
 
 A failed one never fails the run.
 """
@@ -21,9 +21,9 @@ Purpose: TypeAlias = Literal["observation_compression", "memory_extraction", "re
 """The axis for which a call is made."""
 
 MAX_SIDE_CALLS: Final = 200
-"""Model calls made aside in one run."""
+"""Side calls of one run."""
 MAX_TASK_CHARACTERS: Final = 4000
-"""Characters of the task that a call made aside is told."""
+"""Characters of the task that a side call is told."""
 _MAX_MESSAGE_CHARACTERS: Final = 300
 _TIMEOUT: Final = "upstream_timeout"
 _BRACKET: Final = re.compile(r"[\[{]")
@@ -31,7 +31,7 @@ _BRACKET: Final = re.compile(r"[\[{]")
 
 @dataclass(slots=True)
 class SideCalls:
-    """The calls made aside of one run, whose input is ``task``. ``failures`` is ``metadata.side_calls`` of the answer."""
+    """The side calls of one run, whose input is ``task``. ``failures`` is ``metadata.side_calls`` of the answer."""
 
     task: str
     failures: list[Json] = field(default_factory=list)
@@ -47,7 +47,7 @@ class SideCalls:
             return None
         if self._made == MAX_SIDE_CALLS:
             self._is_over = True
-            yield from self.fail(purpose, "too_many_calls", f"The run made {MAX_SIDE_CALLS} calls aside. It makes no more.")
+            yield from self.fail(purpose, "too_many_calls", f"The run made {MAX_SIDE_CALLS} side calls. It makes no more.")
             return None
         self._made += 1
         task = user(f"The task:\n\n{self.task[:MAX_TASK_CHARACTERS]}")

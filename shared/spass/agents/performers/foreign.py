@@ -1,4 +1,4 @@
-"""Perform ``RunHarness``: run a foreign agent under the request's deadline, redact what it answers, and account for it."""
+"""Perform ``RunForeign``: run a foreign agent under the request's deadline, redact what it answers, and account for it."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,13 +7,13 @@ from decimal import Decimal
 from functools import partial
 from typing import Final
 
-from spass.agents.availability import Harnesses
+from spass.agents.availability import ForeignAgents
 from spass.calls.admission import CallReservation
 from spass.calls.model_calls import ModelCalls
 from spass.calls.recorder import Recorder
 from spass.calls.scope import Scope
 from spass.core.cost import NO_COST, Cost, CostSource
-from spass.core.effects import HarnessResult, HarnessSpec
+from spass.core.effects import ForeignResult, ForeignRun
 from spass.core.errors import UpstreamError, UpstreamTimeout
 from spass.core.messages import NO_TOKENS, Json, TokenUsage
 from spass.metering import audit
@@ -28,19 +28,19 @@ _MAX_USD: Final = 10**6
 _MAX_MODEL_CHARACTERS: Final = 128
 
 
-class HarnessPerformer:
+class ForeignPerformer:
     """Run the foreign agents of one scope. ``model`` is the agent's.
 
     A run is one call in the audit, whose backend is the runner. Its tokens and its cost are those that the runner's SDK reports.
     """
 
-    def __init__(self, calls: ModelCalls, scope: Scope, model: str, harnesses: Harnesses) -> None:
+    def __init__(self, calls: ModelCalls, scope: Scope, model: str, foreign_agents: ForeignAgents) -> None:
         self._calls = calls
         self._scope = scope
         self._model = model
-        self._harnesses = harnesses
+        self._foreign_agents = foreign_agents
 
-    async def perform(self, spec: HarnessSpec) -> HarnessResult:
+    async def perform(self, spec: ForeignRun) -> ForeignResult:
         """Return the answer of the foreign agent.
 
         Raises:
@@ -50,17 +50,17 @@ class HarnessPerformer:
             UpstreamTimeout: the spec's or the request's time is over.
             UpstreamError: the foreign agent failed.
         """
-        self._harnesses.check(spec)
+        self._foreign_agents.check(spec)
         async with self._calls.admit_foreign_agent(self._scope, spec.prompt) as reservation:
             return await self._perform(spec, reservation)
 
-    async def _perform(self, spec: HarnessSpec, reservation: CallReservation) -> HarnessResult:
+    async def _perform(self, spec: ForeignRun, reservation: CallReservation) -> ForeignResult:
         model = self._model if spec.runner == "openhands" else spec.runner  # the other SDK selects its own
         recorder = Recorder(self._scope, CallKind.CHAT, model=model, reservation=reservation)
         status, usage, cost = audit.FAILED, NO_TOKENS, NO_COST
         try:
             async with asyncio.timeout(self._scope.deadline.remaining()):
-                answer = await self._harnesses.run(spec, model=self._model, owner=self._scope.caller.code_owner)
+                answer = await self._foreign_agents.run(spec, model=self._model, owner=self._scope.caller.code_owner)
             result = await asyncio.to_thread(self._read, answer)
             usage, cost = self._usage_and_cost(result.metadata)
             if cost.source is CostSource.UPSTREAM:  # a sum of floats is not exact
@@ -79,7 +79,7 @@ class HarnessPerformer:
             await recorder.finish(status, routing=routing, cost=cost)
         return result
 
-    def _read(self, answer: Mapping[str, Json]) -> HarnessResult:
+    def _read(self, answer: Mapping[str, Json]) -> ForeignResult:
         """Return the answer without the gateway's secrets.
 
         Raises:
@@ -88,7 +88,7 @@ class HarnessPerformer:
         redacted = redact_members(answer, partial(redact_secrets, self._calls.redactor.secrets()))
         match redacted:
             case {"content": str(content), "tool_results": list(results), "metadata": dict(metadata)}:
-                return HarnessResult(content, tuple(results), metadata)
+                return ForeignResult(content, tuple(results), metadata)
         raise UpstreamError("The agent's runner answered without content, tool_results and metadata.")
 
     def _usage_and_cost(self, metadata: Mapping[str, Json]) -> tuple[TokenUsage, Cost]:

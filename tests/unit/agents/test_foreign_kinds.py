@@ -13,11 +13,11 @@ from spass.agents.interrupt import StopSignal, interruptible
 from spass.agents.kinds import AgentContext
 from spass.agents.kinds.base import ToolResult
 from spass.agents.kinds.claude_code import ClaudeCodeAgent
-from spass.agents.kinds.harness import HarnessAgent
+from spass.agents.kinds.foreign import ForeignAgent
 from spass.agents.kinds.openhands import OpenHandsAgent
 from spass.agents.parameters import params_model, params_schema
 from spass.agents.spec import file_model
-from spass.core.effects import Answer, HarnessResult, HarnessSpec, RunHarness
+from spass.core.effects import Answer, ForeignResult, ForeignRun, RunForeign
 from spass.core.errors import KindUnavailable, UpstreamError
 from spass.core.events import Event, Failed, TurnFinished, collect
 from spass.core.json import dump
@@ -31,38 +31,38 @@ RESULTS: tuple[Json, ...] = (
     {"tool_name": "Bash", "arguments": '{"command": "ls"}', "content": "a.txt", "success": True},
     {"tool_name": "mcp tool!", "arguments": "no json", "content": "no such file", "success": False},
 )
-DONE = HarnessResult("Done.")
+DONE = ForeignResult("Done.")
 NOT_TEXT: Json = {"tool_name": "x", "arguments": {}, "content": "", "success": True}
 BROKEN: tuple[Json, ...] = ("text", None, {}, {"tool_name": ""}, NOT_TEXT)
 
 
-def spec_of(agent: HarnessAgent, input: str = "Fix it.", context: AgentContext | None = None) -> HarnessSpec:
+def spec_of(agent: ForeignAgent, input: str = "Fix it.", context: AgentContext | None = None) -> ForeignRun:
     """Return the only effect's spec, and check that its result becomes the answer."""
     steps = agent.steps(input, context or AgentContext())
     effect = next(steps)
-    assert isinstance(effect, RunHarness)
+    assert isinstance(effect, RunForeign)
     with pytest.raises(StopIteration) as end:
-        steps.send(HarnessResult("Done.", metadata={"session_id": "s"}))
+        steps.send(ForeignResult("Done.", metadata={"session_id": "s"}))
     assert end.value.value == Answer("Done.", metadata={"session_id": "s"})
     return effect.spec
 
 
 def test_openhands_is_one_run_with_the_defaults_of_its_page() -> None:
-    assert spec_of(OpenHandsAgent(workspace="/w")) == HarnessSpec(
+    assert spec_of(OpenHandsAgent(workspace="/w")) == ForeignRun(
         "openhands", "Fix it.", "", "/w", 1800, temperature=0.7, max_tokens=1024
     )
 
 
 def test_claude_code_is_one_run_with_the_defaults_of_its_page() -> None:
-    assert spec_of(ClaudeCodeAgent(workspace="/w")) == HarnessSpec("claude_code", "Fix it.", "", "/w", 300, None, "")
+    assert spec_of(ClaudeCodeAgent(workspace="/w")) == ForeignRun("claude_code", "Fix it.", "", "/w", 300, None, "")
 
 
 def test_every_parameter_is_in_the_run() -> None:
     agent = ClaudeCodeAgent(workspace="/w", timeout=5, session_id="a-1", allowed_tools=("Read",), system_prompt="Be brief.")
-    assert spec_of(agent) == HarnessSpec("claude_code", "Fix it.", "Be brief.", "/w", 5, ("Read",), "a-1")
+    assert spec_of(agent) == ForeignRun("claude_code", "Fix it.", "Be brief.", "/w", 5, ("Read",), "a-1")
     assert spec_of(replace(agent, allowed_tools=())).allowed_tools == ()
     other = OpenHandsAgent(workspace="/w", temperature=0.1, max_tokens=9, system_prompt="Be brief.")
-    assert spec_of(other) == HarnessSpec("openhands", "Fix it.", "Be brief.", "/w", 1800, temperature=0.1, max_tokens=9)
+    assert spec_of(other) == ForeignRun("openhands", "Fix it.", "Be brief.", "/w", 1800, temperature=0.1, max_tokens=9)
 
 
 CONTEXT = AgentContext(
@@ -95,12 +95,12 @@ def test_results_of_earlier_turns_are_shortened_in_the_prompt() -> None:
 
 
 @pytest.mark.parametrize("kind", [OpenHandsAgent, ClaudeCodeAgent])
-def test_a_key_is_a_value_for_python_alone(kind: type[HarnessAgent]) -> None:
+def test_a_key_is_a_value_for_python_alone(kind: type[ForeignAgent]) -> None:
     agent = kind(workspace="/w", api_key="sk-secret-0123")
     assert spec_of(agent).api_key == "sk-secret-0123"
     assert spec_of(replace(agent, system_prompt="x")).api_key == "sk-secret-0123"
     assert spec_of(kind(workspace="/w")).api_key == ""
-    assert "sk-secret" not in repr(agent) + repr(spec_of(agent)) + str(RunHarness(spec_of(agent)))
+    assert "sk-secret" not in repr(agent) + repr(spec_of(agent)) + str(RunForeign(spec_of(agent)))
     assert "api_key" not in {field.name for field in fields(kind)}
     assert "api_key" not in dump(params_schema(kind))
     assert "api_key" not in file_model(str(kind.needs)).model_fields
@@ -121,7 +121,7 @@ def test_a_key_is_a_value_for_python_alone(kind: type[HarnessAgent]) -> None:
         (ClaudeCodeAgent, {"session_id": None}),
     ],
 )
-def test_bad_values_are_refused(kind: type[HarnessAgent], values: Mapping[str, Any]) -> None:
+def test_bad_values_are_refused(kind: type[ForeignAgent], values: Mapping[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(values))):
         params_model(kind).model_validate(values)
 
@@ -133,15 +133,15 @@ def test_a_list_of_tools_or_null_is_accepted() -> None:
 
 
 @dataclass
-class ScriptedHarness:
+class ScriptedForeignAgent:
     """A foreign agent that gives ``result``, and counts its open runs."""
 
-    result: HarnessResult | Exception = DONE
+    result: ForeignResult | Exception = DONE
     seconds: float = 0
-    specs: list[HarnessSpec] = field(default_factory=list)
+    specs: list[ForeignRun] = field(default_factory=list)
     open: int = 0
 
-    async def run(self, spec: HarnessSpec) -> HarnessResult:
+    async def run(self, spec: ForeignRun) -> ForeignResult:
         self.specs.append(spec)
         self.open += 1
         try:
@@ -154,9 +154,9 @@ class ScriptedHarness:
 
     def driver(self) -> Driver:
         world = ScriptedWorld([])
-        return Driver(world, world.call_tools, world.scope, run_harness=self.run)
+        return Driver(world, world.call_tools, world.scope, run_foreign=self.run)
 
-    async def events(self, agent: HarnessAgent, context: AgentContext | None = None) -> list[Event]:
+    async def events(self, agent: ForeignAgent, context: AgentContext | None = None) -> list[Event]:
         events = [event async for event in self.driver().run(agent, "?", context or AgentContext())]
         check_events(events)
         return events
@@ -166,9 +166,9 @@ AGENTS = (OpenHandsAgent(workspace="/w"), ClaudeCodeAgent(workspace="/w"))
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-async def test_a_run_is_one_turn_with_the_content_as_its_message(agent: HarnessAgent) -> None:
-    harness = ScriptedHarness(HarnessResult("Done.", metadata={"session_id": "s-1"}))
-    events = await harness.events(agent, AgentContext(metadata={"mine": 1}))
+async def test_a_run_is_one_turn_with_the_content_as_its_message(agent: ForeignAgent) -> None:
+    foreign = ScriptedForeignAgent(ForeignResult("Done.", metadata={"session_id": "s-1"}))
+    events = await foreign.events(agent, AgentContext(metadata={"mine": 1}))
     outcome = collect(events)
     check_answer(events)
     assert (outcome.content, outcome.turns, outcome.finish_reason) == ("Done.", 1, FinishReason.STOP)
@@ -177,8 +177,8 @@ async def test_a_run_is_one_turn_with_the_content_as_its_message(agent: HarnessA
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-async def test_calls_of_the_foreign_agent_are_recorded_with_their_results(agent: HarnessAgent) -> None:
-    events = await ScriptedHarness(HarnessResult("Done.", (*BROKEN, *RESULTS))).events(agent)
+async def test_calls_of_the_foreign_agent_are_recorded_with_their_results(agent: ForeignAgent) -> None:
+    events = await ScriptedForeignAgent(ForeignResult("Done.", (*BROKEN, *RESULTS))).events(agent)
     outcome = collect(events)
     check_answer(events)
     check_messages(outcome.messages)
@@ -191,9 +191,9 @@ async def test_calls_of_the_foreign_agent_are_recorded_with_their_results(agent:
 
 
 async def test_run_returns_content_tool_results_turns_and_metadata() -> None:
-    harness = ScriptedHarness(HarnessResult("Done.", RESULTS[:1], {"session_id": "s-1"}))
+    foreign = ScriptedForeignAgent(ForeignResult("Done.", RESULTS[:1], {"session_id": "s-1"}))
     result = await ClaudeCodeAgent(workspace="/w", allowed_tools=("Read",), timeout=120).run(
-        "x", AgentContext(), harness.driver()
+        "x", AgentContext(), foreign.driver()
     )
     assert (result.content, result.turns, result.metadata) == ("Done.", 1, {"session_id": "s-1"})
     assert result.tool_results == (ToolResult("Bash", '{"output":"a.txt"}', success=True, duration_ms=0),)
@@ -202,35 +202,35 @@ async def test_run_returns_content_tool_results_turns_and_metadata() -> None:
 @pytest.mark.parametrize("error", [UpstreamError("No."), KindUnavailable("No."), ZeroDivisionError()])
 async def test_a_failed_run_ends_the_list_once(error: Exception) -> None:
     for agent in AGENTS:
-        assert isinstance((await ScriptedHarness(error).events(agent))[-1], Failed)
+        assert isinstance((await ScriptedForeignAgent(error).events(agent))[-1], Failed)
 
 
 async def test_a_driver_without_foreign_agents_raises_a_runtime_error() -> None:
     world = ScriptedWorld([])
     for agent in AGENTS:
-        with pytest.raises(RuntimeError, match="run_harness"):
+        with pytest.raises(RuntimeError, match="run_foreign"):
             await agent.run("x", AgentContext(), world.driver())
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-async def test_a_run_that_is_stopped_or_closed_leaves_nothing(agent: HarnessAgent) -> None:
-    harness, stop = ScriptedHarness(seconds=60), StopSignal()
-    driver = harness.driver()
+async def test_a_run_that_is_stopped_or_closed_leaves_nothing(agent: ForeignAgent) -> None:
+    foreign, stop = ScriptedForeignAgent(seconds=60), StopSignal()
+    driver = foreign.driver()
     asyncio.get_running_loop().call_later(0.05, stop.stop)
     turn = driver.run(agent, "?", AgentContext())
     events = [event async for event in interruptible(turn, signal=stop, deadline=None, tally=driver.scope.tally)]
     check_events(events, cut=True)
     assert isinstance(events[-1], TurnFinished)
-    assert (harness.open, len(harness.specs)) == (0, 1)
+    assert (foreign.open, len(foreign.specs)) == (0, 1)
 
     async def read() -> None:
-        async with aclosing(harness.driver().run(agent, "?", AgentContext())) as turn:
+        async with aclosing(foreign.driver().run(agent, "?", AgentContext())) as turn:
             async for _ in turn:
                 pass
 
     task = asyncio.create_task(read())
-    while harness.open == 0:
+    while foreign.open == 0:
         await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert harness.open == 0
+    assert foreign.open == 0

@@ -5,7 +5,7 @@ from dataclasses import InitVar, dataclass
 from typing import Final
 
 from spass.agents.kinds.base import AgentContext, BaseAgent, parameter
-from spass.core.effects import Answer, HarnessResult, HarnessRunner, HarnessSpec, RunHarness, Steps
+from spass.core.effects import Answer, ForeignResult, ForeignRun, ForeignRunner, RunForeign, Steps
 from spass.core.json import dump
 from spass.core.messages import Message, Role
 
@@ -15,7 +15,7 @@ _MAX_RESULT_CHARACTERS: Final = 500
 
 
 @dataclass(frozen=True, kw_only=True)
-class HarnessAgent(BaseAgent):
+class ForeignAgent(BaseAgent):
     """A foreign agent. One run of it is the whole turn, and its model calls are its own.
 
     ``api_key`` is for Python alone: it is not a parameter, so no file and no request can contain one.
@@ -29,16 +29,16 @@ class HarnessAgent(BaseAgent):
         object.__setattr__(self, "api_key", api_key)  # ``dataclasses.replace`` reads it from here
 
     def steps(self, input: str, context: AgentContext) -> Steps:
-        result: HarnessResult = yield RunHarness(self.harness_spec(input, context))
+        result: ForeignResult = yield RunForeign(self.foreign_run(input, context))
         return Answer(result.content, metadata=result.metadata, model=result.model)
 
     @abstractmethod
-    def harness_spec(self, input: str, context: AgentContext) -> HarnessSpec:
+    def foreign_run(self, input: str, context: AgentContext) -> ForeignRun:
         """Return the run that answers ``input``."""
 
-    def spec_of(self, runner: HarnessRunner, input: str, context: AgentContext) -> HarnessSpec:
+    def run_of(self, runner: ForeignRunner, input: str, context: AgentContext) -> ForeignRun:
         """Return the run of ``runner`` with the parameters that all foreign agents have."""
-        return HarnessSpec(
+        return ForeignRun(
             runner=runner,
             prompt=prompt_text(input, context),
             system_prompt=self.system_prompt,
