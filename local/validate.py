@@ -9,8 +9,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from local.ollama import PROVIDER as OLLAMA
-from spass.agents.answers import AgentSummary
 from spass.agents.registry import AgentRegistry
+from spass.agents.responses import AgentSummary
 from spass.models.backends import check_backend, serves
 from spass.tenancy.config import BackendConfig, GatewayConfig, load_gateway_config
 from spass.tenancy.config_problem import display_path

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from spass.agents.answers import AgentConfig
+from spass.agents.responses import AgentConfig
 from spass.agents.usable import unusable_for
 from spass.models.backends import has_standin
 from spass.web.exchange import CurrentExchange

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from spass.agents.answers import AgentPage
+from spass.agents.responses import AgentPage
 from spass.agents.usable import unusable_for
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler

@@ -3,9 +3,9 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spass.agents.answers import AskAnswer
 from spass.agents.ask import AskBody
 from spass.agents.render.frames import EventFormat
+from spass.agents.responses import AskAnswer
 from spass.runs.request import RunRequest
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app

@@ -7,8 +7,8 @@ from starlette.responses import Response
 
 from spass.agents.render.chunks import replay_chunks
 from spass.completions.answer_builder import AnswerBuilder
-from spass.completions.answers import ChatCompletion
 from spass.completions.chat_request import ChatCompletionRequest
+from spass.completions.responses import ChatCompletion
 from spass.web.caller import AUGMENT_HEADER, parse_augment
 from spass.web.disconnect import run_for_client
 from spass.web.exchange import CurrentExchange

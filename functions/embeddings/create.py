@@ -2,8 +2,8 @@
 
 from starlette.responses import Response
 
-from spass.completions.answers import EmbeddingList
 from spass.completions.embeddings import EmbeddingsRequest
+from spass.completions.responses import EmbeddingList
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
 from spass.web.idempotency import run_idempotently

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from fastapi import Path
 
-from spass.completions.answers import Model
 from spass.completions.models import available_model
+from spass.completions.responses import Model
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.routing import api_router

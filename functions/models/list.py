@@ -1,7 +1,7 @@
 """GET /v1/models: the models that a backend serves and the caller's token may use, and the agents with such a model."""
 
-from spass.completions.answers import ModelList
 from spass.completions.models import available_models
+from spass.completions.responses import ModelList
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.routing import api_router

@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spass.agents.answers import Reply
+from spass.agents.responses import Reply
 from spass.agents.spec import MessageBody
 from spass.core.errors import SessionArchived
 from spass.runs.request import RunRequest

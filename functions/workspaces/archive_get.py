@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spass.web.exchange import CurrentExchange
-from spass.web.file_answers import ArchiveContent, stream_archive
+from spass.web.file_responses import ArchiveContent, stream_archive
 from spass.web.http_function import stream_app
 from spass.web.routing import api_router
 from spass.web.workspaces import VersionParameter, WorkspaceParameter

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from spass.agents.answers import AgentPage, AgentSummary
 from spass.agents.container_settings import NOT_DEPLOYED
 from spass.agents.delegate_checks import delegate_problems
 from spass.agents.kinds.registry import KINDS, UnknownKind
 from spass.agents.parameters import owners
+from spass.agents.responses import AgentPage, AgentSummary
 from spass.agents.spec import DEFAULT_KIND, AgentFile, AgentSpec, file_model
 from spass.agents.usable import UnusableReason, always_usable
 from spass.core.cursors import decode_cursor, encode_cursor

@@ -4,7 +4,7 @@ import time
 from typing import assert_never
 
 from spass.agents.render.chunks import AnswerHead, render_usage
-from spass.completions.answers import ChatCompletion, Choice, CompletionMessage, CompletionUsage
+from spass.completions.responses import ChatCompletion, Choice, CompletionMessage, CompletionUsage
 from spass.core.events import (
     Event,
     Failed,

@@ -6,8 +6,8 @@ from typing import Annotated, Final, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from spass.completions.answers import Embedding, EmbeddingList, EmbeddingUsage
 from spass.completions.body import Body
+from spass.completions.responses import Embedding, EmbeddingList, EmbeddingUsage
 from spass.core.errors import InvalidRequest
 from spass.core.json import encode_utf8
 from spass.models.types import EmbeddingReply

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, time
 from typing import TYPE_CHECKING
 
-from spass.completions.answers import Model, ModelList
+from spass.completions.responses import Model, ModelList
 from spass.core.ids import AGENT_MODEL_PREFIX
 from spass.models.backends import is_served
 from spass.tenancy.config import GatewayConfig, ModelConfig, model_not_found

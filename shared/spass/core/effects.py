@@ -41,7 +41,8 @@ class Infer:
 
     ``tools``: ``offered`` sends the agent's tools. ``named`` sends them but forbids calls, because some providers refuse a
     conversation that mentions tools which the request does not name. ``none`` omits them. A value of None is the agent's own
-    value. ``aside`` marks a side call, which is not a step of the agent: it is never shown, and if it fails, its reply has ``error``.
+    value. ``aside`` marks a side call: it is not a step of the agent, it is never shown, and if it fails, its reply has
+    ``error``.
     """
 
     messages: tuple[Message, ...]

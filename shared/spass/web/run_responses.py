@@ -8,8 +8,8 @@ from typing import Final
 from starlette.responses import Response
 from starlette.types import Receive
 
-from spass.agents.answers import Reply
 from spass.agents.render.frames import EventFormat
+from spass.agents.responses import Reply
 from spass.agents.spec import AgentSpec
 from spass.core.event_task import EventTask
 from spass.core.ids import AgentName

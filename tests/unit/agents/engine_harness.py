@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from spass.agents.answers import Reply
 from spass.agents.driver import ShortenHistory
 from spass.agents.engine import NOTHING_GIVEN, Engine
 from spass.agents.kinds.base import AgentContext
+from spass.agents.responses import Reply
 from spass.agents.spec import DEFAULT_KIND, AgentSpec, file_model
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope

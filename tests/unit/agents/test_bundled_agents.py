@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from spass.agents.answers import AgentConfig
 from spass.agents.registry import AgentRegistry
+from spass.agents.responses import AgentConfig
 from spass.tenancy.config import load_gateway_config
 
 ROOT = Path(__file__).parents[3]

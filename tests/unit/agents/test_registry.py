@@ -6,11 +6,11 @@ from typing import Literal
 
 import pytest
 
-from spass.agents.answers import AgentConfig
 from spass.agents.kinds import KINDS, AgentContext, BaseAgent, parameter, user
 from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.agents.kinds.simple import SimpleAgent
 from spass.agents.registry import AgentRegistry
+from spass.agents.responses import AgentConfig
 from spass.agents.sandboxed import contain
 from spass.core.effects import Answer, Infer, Steps
 from spass.core.errors import AgentNotFound

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from spass.agents.render.chunks import Chunk
-from spass.completions.answers import ChatCompletion
+from spass.completions.responses import ChatCompletion
 
 
 def collect_chunks(chunks: Iterable[Chunk]) -> ChatCompletion:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, assert_never
 
-from spass.agents.answers import Reply, ask_metadata
 from spass.agents.render.details import calling_detail, end_detail, moving_detail, planning_detail, progress_detail
+from spass.agents.responses import Reply, ask_metadata
 from spass.core.cost import cost_json
 from spass.core.events import (
     Event,

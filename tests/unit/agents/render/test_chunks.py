@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from spass.agents.render.chunks import AnswerHead, Chunk, ChunkWriter, replay_chunks
 from spass.completions.answer_builder import AnswerBuilder
-from spass.completions.answers import ChatCompletion
 from spass.completions.pipeline_events import pipeline_events
+from spass.completions.responses import ChatCompletion
 from spass.core.cost import Cost, CostSource, CostTally
 from spass.core.events import Event, TurnFinished
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.agents.answers import Reply
 from spass.agents.render.events import EventWriter, render_failure
+from spass.agents.responses import Reply
 from spass.core.cost import Cost, CostSource
 from spass.core.effects import ToolOutcome
 from spass.core.events import (
