@@ -114,7 +114,7 @@ def build(folder: Path, compiler: Path) -> dict[bool, Bundles]:
         bundling.function_code(
             bundles.code,
             sources=sources,
-            excluded=[ROOT / "shared" / "spass" / folder for folder in ("testing", "sandbox/harnesses")],
+            excluded=[ROOT / "shared" / "spass" / folder for folder in ("testing", "sandbox/foreign")],
             start_script=start_script,
             compiler=chosen,
         )

@@ -10,7 +10,7 @@ from spass.core.messages import Json
 from spass.redaction.text import redact_json
 from spass.store.idempotency import Claim
 from spass.tenancy.strict_body import StrictBody
-from spass.tools.answers import ToolResult
+from spass.tools.responses import ToolResult
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
 from spass.web.idempotency import RouteResult, run_idempotently

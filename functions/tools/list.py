@@ -1,7 +1,7 @@
 """GET /v1/tools: the gateway's own tools."""
 
-from spass.tools.answers import FunctionTool, ToolList
 from spass.tools.registry import TOOLS, load_tool
+from spass.tools.responses import FunctionTool, ToolList
 from spass.web.http_function import lambda_handler
 from spass.web.routing import api_router
 

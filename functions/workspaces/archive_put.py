@@ -11,9 +11,9 @@ from spass.web.http_function import lambda_handler
 from spass.web.raw_body import RawBody
 from spass.web.routing import archive_router, reject_repeated
 from spass.web.workspaces import WorkspaceParameter, commit
-from spass.workspaces.answers import WrittenTree
 from spass.workspaces.archive_in import read_archive
 from spass.workspaces.change import Change
+from spass.workspaces.responses import WrittenTree
 
 router = archive_router()
 

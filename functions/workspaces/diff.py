@@ -9,8 +9,8 @@ from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.routing import api_router, reject_repeated
 from spass.web.workspaces import FolderPath, WholeNumber, WorkspaceParameter
-from spass.workspaces.answers import MAX_VERSION, Comparison
 from spass.workspaces.comparison import compare_versions
+from spass.workspaces.responses import MAX_VERSION, Comparison
 
 router = api_router()
 

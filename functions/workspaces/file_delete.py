@@ -7,7 +7,7 @@ from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.routing import api_router
 from spass.web.workspaces import FilePath, WorkspaceParameter, write_file
-from spass.workspaces.answers import WrittenFile
+from spass.workspaces.responses import WrittenFile
 
 router = api_router()
 

@@ -10,8 +10,8 @@ from spass.web.json import json_response
 from spass.web.raw_body import RawBody
 from spass.web.routing import file_router
 from spass.web.workspaces import FilePath, WorkspaceParameter, write_file
-from spass.workspaces.answers import WrittenFile
 from spass.workspaces.change import Body
+from spass.workspaces.responses import WrittenFile
 
 router = file_router()
 

@@ -4,7 +4,7 @@ from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.routing import api_router
 from spass.web.workspaces import WorkspaceParameter
-from spass.workspaces.answers import WorkspaceSummary
+from spass.workspaces.responses import WorkspaceSummary
 
 router = api_router()
 

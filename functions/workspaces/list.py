@@ -3,8 +3,8 @@
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.routing import Pagination, api_router
-from spass.workspaces.answers import WorkspacePage
 from spass.workspaces.catalog import read_workspaces
+from spass.workspaces.responses import WorkspacePage
 
 router = api_router()
 

@@ -11,9 +11,9 @@ from spass.web.http_function import lambda_handler
 from spass.web.idempotency import RouteResult, run_idempotently
 from spass.web.routing import api_router
 from spass.web.workspaces import WorkspaceParameter, commit
-from spass.workspaces.answers import RestoreRequest, WrittenTree
 from spass.workspaces.change import Change, Committed
 from spass.workspaces.paths import parse_path
+from spass.workspaces.responses import RestoreRequest, WrittenTree
 
 router = api_router()
 

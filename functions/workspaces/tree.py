@@ -9,8 +9,8 @@ from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.routing import Pagination, api_router, reject_repeated
 from spass.web.workspaces import FolderPath, VersionParameter, WholeNumber, WorkspaceParameter
-from spass.workspaces.answers import TreePage
 from spass.workspaces.catalog import Listing
+from spass.workspaces.responses import TreePage
 
 router = api_router()
 

@@ -4,8 +4,8 @@ from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.routing import Pagination, api_router
 from spass.web.workspaces import WorkspaceParameter
-from spass.workspaces.answers import VersionPage
 from spass.workspaces.catalog import read_versions
+from spass.workspaces.responses import VersionPage
 
 router = api_router()
 

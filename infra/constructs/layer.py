@@ -26,7 +26,7 @@ _PAGE_BUILD: Final = (ROOT / "local" / "page_build.py", ROOT / "package-lock.jso
 START_SCRIPT: Final = ROOT / "infra" / "assets" / "run.sh"
 SANDBOX: Final = ROOT / "shared" / "spass" / "sandbox"
 # Only tests import the first package, and foreign agents run on machines of the operator's own.
-EXCLUDED: Final = (ROOT / "shared" / "spass" / "testing", SANDBOX / "harnesses")
+EXCLUDED: Final = (ROOT / "shared" / "spass" / "testing", SANDBOX / "foreign")
 # Code.from_asset needs a folder, but bundling replaces its contents. Only tests switch bundling off and use the folder itself.
 _ASSETS: Final = START_SCRIPT.parent
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spass.core.messages import Json
-from spass.sandbox.harnesses.service import ForeignAgents
+from spass.sandbox.foreign.service import ForeignAgents
 from tests.functions.conftest import aws, gateway
 from tests.functions.gateway import Gateway, Reply
 

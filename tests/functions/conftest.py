@@ -13,7 +13,7 @@ from moto.core.botocore_stubber import BotocoreStubber
 from moto.core.common_types import TYPE_RESPONSE
 
 from spass.aws.clients import Aws
-from spass.sandbox.harnesses import versions
+from spass.sandbox.foreign import versions
 from spass.testing.aws import MemoryAws
 from spass.testing.gateway import ScriptedServices
 from tests.contained_kinds import IMAGE
@@ -26,7 +26,7 @@ from tests.functions.waiting_agents import Clerk
 from tests.functions.workspace_client import WorkspaceClient
 from tests.recording_runtime import RecordingRuntime
 from tests.simulated.chats import Chats, virtual_clocks
-from tests.unit.sandbox.harnesses.stand_ins import StandIns
+from tests.unit.sandbox.foreign.stand_ins import StandIns
 from tests.unit.virtual_time import BACKEND, VirtualLoop
 
 
@@ -79,7 +79,7 @@ def stand_ins(gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(versions, "_answers", {})
     (tmp_path / "machine").mkdir()
     stand_ins = StandIns(tmp_path / "machine")
-    gateway.services.foreign_agents = stand_ins.harnesses()
+    gateway.services.foreign_agents = stand_ins.foreign_agents()
     return stand_ins
 
 

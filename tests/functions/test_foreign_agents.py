@@ -9,12 +9,12 @@ from uuid import uuid4
 import pytest
 
 from spass.core.time import Deadline
-from spass.sandbox.harnesses import versions
+from spass.sandbox.foreign import versions
 from spass.web.services import Settings
 from tests.functions.gateway import Gateway, Reply
 from tests.stream_grammar import collect_ask, comparable_ask, read_events
 from tests.unit.calls.planted_secrets import BATCHES, BY_VALUE, leaked_kinds, text_with_secrets
-from tests.unit.sandbox.harnesses.stand_ins import StandIns
+from tests.unit.sandbox.foreign.stand_ins import StandIns
 from tests.unit.sandbox.process_list import wait_for_processes
 
 ANSWERS = {"openhands": "conversation.say('Done.')", "claude_code": "return [end('Done.')]"}

@@ -12,7 +12,7 @@ from spass.agents.kinds.openhands import OpenHandsAgent
 from spass.core.effects import ForeignResult, ForeignRun
 from tests.functions.gateway import Gateway
 from tests.unit.agents.driver_harness import ScriptedWorld
-from tests.unit.sandbox.harnesses.stand_ins import StandIns
+from tests.unit.sandbox.foreign.stand_ins import StandIns
 
 
 @pytest.mark.parametrize("kind", [OpenHandsAgent, ClaudeCodeAgent])
@@ -50,8 +50,8 @@ def test_the_example_of_claude_code_runs() -> None:
 
 
 def test_the_key_is_that_of_the_environment_or_of_the_call(gateway: Gateway, stand_ins: StandIns) -> None:
-    harnesses = stand_ins.harnesses(stand_ins.environment(ANTHROPIC_API_KEY="k" * 21))
+    foreign_agents = stand_ins.foreign_agents(stand_ins.environment(ANTHROPIC_API_KEY="k" * 21))
     code = "return [end(String(options.env.ANTHROPIC_API_KEY.length))]"
     for key, length in (("", "21"), ("x" * 34, "34")):
-        answer = gateway.run(harnesses.run(stand_ins.spec("claude_code", code, api_key=key), model="", owner="t"))
+        answer = gateway.run(foreign_agents.run(stand_ins.spec("claude_code", code, api_key=key), model="", owner="t"))
         assert answer["content"] == length

@@ -20,7 +20,7 @@ from tests.recording_runtime import RecordingRuntime
 from tests.sampling import sampled
 from tests.stream_grammar import answer_text, read_events
 from tests.unit.calls.planted_secrets import BATCHES, SECRETS, leaked_kinds, text_with_secrets
-from tests.unit.sandbox.harnesses.stand_ins import ANTHROPIC_KEY, LLM_KEY, StandIns
+from tests.unit.sandbox.foreign.stand_ins import ANTHROPIC_KEY, LLM_KEY, StandIns
 from tests.unit.tools.internet import PUBLIC, Internet
 
 __all__ = ["planted_gateway"]
@@ -160,7 +160,7 @@ require("node:fs").writeFileSync(process.cwd() + "/seen", JSON.stringify(seen))"
 @pytest.mark.parametrize("kind", ENVIRONMENT)
 def test_a_foreign_agent_has_one_key_and_no_secret_of_the_gateway(gateway: Gateway, stand_ins: StandIns, kind: str) -> None:
     planted = {f"PLANTED_{number}": text for number, text in enumerate(SECRETS.values())}
-    gateway.services.foreign_agents = stand_ins.harnesses(stand_ins.environment(**planted))
+    gateway.services.foreign_agents = stand_ins.foreign_agents(stand_ins.environment(**planted))
     body = {"input": ENVIRONMENT[kind], "agent": kind, "params": {"workspace": str(stand_ins.workspace)}}
     gateway.send("POST", "/v1/ask", body=body)
     seen = (stand_ins.workspace / "seen").read_text()

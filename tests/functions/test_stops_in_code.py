@@ -16,7 +16,7 @@ from tests.functions.gateway import Gateway
 from tests.functions.rlm_turns import PROCESSES, block
 from tests.recording_runtime import RecordingRuntime
 from tests.stream_grammar import answer_text, of_type, read_events
-from tests.unit.sandbox.harnesses.stand_ins import StandIns
+from tests.unit.sandbox.foreign.stand_ins import StandIns
 from tests.unit.sandbox.process_list import descendants, still_running
 from tests.unit.tools.internet import PUBLIC, Internet
 

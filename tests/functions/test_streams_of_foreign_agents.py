@@ -7,7 +7,7 @@ import pytest
 
 from tests.functions.gateway import Gateway, Reply
 from tests.stream_grammar import answer_text, collect_reply, comparable_reply, of_type, read_events
-from tests.unit.sandbox.harnesses.stand_ins import StandIns
+from tests.unit.sandbox.foreign.stand_ins import StandIns
 
 CODE = {
     "openhands": """conversation.call("terminal", '{"command": "ls"}', "a.txt"); conversation.say("Done.")""",

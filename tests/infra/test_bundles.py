@@ -29,7 +29,7 @@ from infra.interpreter import find_interpreter
 IMPORTS: Final = ROOT / "tests" / "infra" / "imports.py"
 CHILD: Final = "spass.tools.editor.child"
 # Other interpreters run these, with packages of their own. No deployed function runs the second.
-ELSEWHERE: Final = (CHILD, "spass.sandbox.harnesses.openhands_runner")
+ELSEWHERE: Final = (CHILD, "spass.sandbox.foreign.openhands_runner")
 AARCH64: Final = 183  # e_machine in the header of an ELF file
 WEIGHTS_BYTES: Final = 91_400_000  # of the model layer, whose recipe checks their SHA-256
 OTHER_BYTES: Final = 15_000_000  # the web adapter, the configuration, and some reserve

@@ -62,7 +62,7 @@ def test_the_asset_contains_routes_library_and_start_script(asset: Path) -> None
     files = {path.relative_to(asset) for path in asset.rglob("*") if path.is_file()}
     sources = {ROOT / "functions": ROOT, ROOT / "shared" / "spass": ROOT / "shared"}
     modules = {path.relative_to(root) for source, root in sources.items() for path in source.rglob("*.py")}
-    excluded = [Path("spass/testing"), Path("spass/sandbox/harnesses")]
+    excluded = [Path("spass/testing"), Path("spass/sandbox/foreign")]
     expected = {path for path in modules if not any(path.is_relative_to(folder) for folder in excluded)}
     assert files == expected | {Path("run.sh")}
 

@@ -25,7 +25,7 @@ from spass.llm.usage_log import ROUTE
 from spass.memory.process_memory import ProcessMemory
 from spass.models.types import ChatRequest
 from spass.redaction.log import log_to_stderr
-from spass.sandbox.harnesses.service import ForeignAgents
+from spass.sandbox.foreign.service import ForeignAgents
 from spass.sandbox.launchers import select_sandbox
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.identity import Caller, Identity

@@ -13,7 +13,7 @@ from spass.sdk.errors import invalid_answer
 from spass.sdk.event_reader import Event
 from spass.sdk.managed import ManagedAgents
 from spass.sdk.transport import JsonObject, Transport, check_answer
-from spass.tools.answers import FunctionTool, ToolList
+from spass.tools.responses import FunctionTool, ToolList
 
 _ASK: Final = "/v1/ask"
 _MAX_SUCCESSORS: Final = 1000

@@ -9,7 +9,7 @@ from spass.core.effects import CellResult
 from spass.core.json import dump, encode_utf8
 from spass.core.messages import Json
 from spass.store.idempotency import StoredAnswer
-from spass.tools.answers import ToolResult
+from spass.tools.responses import ToolResult
 
 MAX_RESULT_BYTES: Final = 64 * 1024
 """Bytes of JSON."""

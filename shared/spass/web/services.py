@@ -351,7 +351,7 @@ class Services:
     def foreign_agents(self) -> "ForeignAgents | None":
         if self.settings.deployed:
             return None
-        from spass.sandbox.harnesses.service import ForeignAgents
+        from spass.sandbox.foreign.service import ForeignAgents
 
         return ForeignAgents(self.config.harnesses.roots)
 

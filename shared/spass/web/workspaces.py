@@ -18,11 +18,11 @@ from spass.store.swap import Participant
 from spass.web.etags import Preconditions
 from spass.web.exchange import Exchange
 from spass.web.routing import reject_repeated
-from spass.workspaces.answers import MAX_VERSION
 from spass.workspaces.change import Author, Change, Committed
 from spass.workspaces.head import workspace_not_found
 from spass.workspaces.lookup import find_file
 from spass.workspaces.paths import WorkspacePath, parse_folder, parse_path, show
+from spass.workspaces.responses import MAX_VERSION
 
 _WRITE_SECONDS: Final = 25.0  # API Gateway waits 29 seconds for the answer of a short route
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,12}")

@@ -8,10 +8,10 @@ from spass.core.errors import InvalidPath, WorkspaceFileNotFound
 from spass.core.ids import WorkspaceId
 from spass.core.paging import PageSizeLimit, fill_page
 from spass.store.tenant_store import TenantStore
-from spass.workspaces.answers import Entry, TreePage, VersionPage, VersionSummary, WorkspacePage, WorkspaceSummary
 from spass.workspaces.head import list_heads, read_live_head
 from spass.workspaces.lookup import check_folders_above
 from spass.workspaces.paths import show
+from spass.workspaces.responses import Entry, TreePage, VersionPage, VersionSummary, WorkspacePage, WorkspaceSummary
 from spass.workspaces.tree import TreeAt
 from spass.workspaces.versions import list_versions
 

@@ -9,10 +9,10 @@ from spass.core.errors import InvalidRequest, VersionNotFound
 from spass.core.ids import WorkspaceId
 from spass.core.paging import PageSizeLimit
 from spass.store.tenant_store import TenantStore
-from spass.workspaces.answers import ComparedFile, Comparison
 from spass.workspaces.diff import DiffLimit
 from spass.workspaces.lookup import check_folders_above
 from spass.workspaces.paths import WorkspacePath
+from spass.workspaces.responses import ComparedFile, Comparison
 from spass.workspaces.service import Workspaces
 from spass.workspaces.tree import EMPTY_TREE, Tree, TreeAt, changed_paths
 

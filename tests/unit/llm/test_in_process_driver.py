@@ -15,12 +15,12 @@ from spass.core.errors import InvalidRequest, SpassError, UpstreamTimeout
 from spass.core.messages import ToolCall
 from spass.llm import BackendError, complete, driver, errors, usage
 from spass.memory.process_memory import ProcessMemory
-from spass.sandbox.harnesses import versions
+from spass.sandbox.foreign import versions
 from spass.testing.http_server import json_answer
 from spass.testing.model_server import Body, Completion, serve_model
 from spass.tools.registry import TOOLS
 from tests.unit.llm.in_process_config import folder_with, run
-from tests.unit.sandbox.harnesses.stand_ins import StandIns
+from tests.unit.sandbox.foreign.stand_ins import StandIns
 
 CONFIG = """
 llm: {{retries: 0, backends: [{{provider: openai, base_url: "{url}/v1", supported_models: [llama-4-scout]}}]}}

@@ -18,7 +18,7 @@ from typing import Final
 
 from spass.core.errors import KindUnavailable
 from spass.sandbox.child_process import ChildFailed
-from spass.sandbox.harnesses.versions import find_program, probe
+from spass.sandbox.foreign.versions import find_program, probe
 from spass.sandbox.program import Program
 
 SOURCE: Final = Path(__file__).with_name("claude_code_runner")

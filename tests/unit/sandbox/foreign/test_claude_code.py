@@ -10,7 +10,7 @@ import pytest
 
 from spass.core.errors import InvalidRequest, UpstreamError, UpstreamTimeout
 from spass.core.messages import Json
-from tests.unit.sandbox.harnesses.stand_ins import ANTHROPIC_KEY, StandIns
+from tests.unit.sandbox.foreign.stand_ins import ANTHROPIC_KEY, StandIns
 from tests.unit.sandbox.process_list import wait_for_processes
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,7 @@ def stand_ins(tmp_path: Path) -> StandIns:
 
 
 async def run(stand_ins: StandIns, code: str, owner: str = "t", **fields: object) -> dict[str, Json]:
-    return dict(await stand_ins.harnesses().run(stand_ins.spec("claude_code", code, **fields), model="small", owner=owner))
+    return dict(await stand_ins.foreign_agents().run(stand_ins.spec("claude_code", code, **fields), model="small", owner=owner))
 
 
 async def report(stand_ins: StandIns, owner: str = "t", **fields: object) -> Any:
@@ -58,8 +58,8 @@ async def test_a_run_has_one_key_and_none_of_the_gateways_variables(stand_ins: S
     assert set(got["process"]) <= {"PATH", "HOME", "ANTHROPIC_API_KEY", "PWD", "SHLVL", "_", "OLDPWD"}
     assert set(got["env"]) == {*got["process"], "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"}
     assert not any(ANTHROPIC_KEY in argument for argument in got["arguments"])
-    harnesses = stand_ins.harnesses(stand_ins.environment(ANTHROPIC_BASE_URL="http://127.0.0.1:9"))
-    answer = await harnesses.run(stand_ins.spec("claude_code", REPORT), model="small", owner="t")
+    foreign_agents = stand_ins.foreign_agents(stand_ins.environment(ANTHROPIC_BASE_URL="http://127.0.0.1:9"))
+    answer = await foreign_agents.run(stand_ins.spec("claude_code", REPORT), model="small", owner="t")
     assert json.loads(str(answer["content"]))["env"]["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:9"
 
 
@@ -164,8 +164,8 @@ async def test_a_run_leaves_no_process(stand_ins: StandIns, end: str) -> None:
     await run(stand_ins, "return [end('x')]")  # the installation is not part of the time
     spec = stand_ins.spec("claude_code", START.replace("{mark}", mark) + end, timeout=2)
     if "Done" in end:
-        assert (await stand_ins.harnesses().run(spec, model="m", owner="t"))["content"] == "Done."
+        assert (await stand_ins.foreign_agents().run(spec, model="m", owner="t"))["content"] == "Done."
     else:
         with pytest.raises(UpstreamTimeout, match="Claude Code did not end within 2 seconds"):
-            await stand_ins.harnesses().run(spec, model="m", owner="t")
+            await stand_ins.foreign_agents().run(spec, model="m", owner="t")
     await asyncio.to_thread(wait_for_processes, mark, 0)

@@ -12,7 +12,7 @@ from textwrap import dedent
 from typing import Any
 
 from spass.core.effects import ForeignRun, ForeignRunner
-from spass.sandbox.harnesses.service import ForeignAgents
+from spass.sandbox.foreign.service import ForeignAgents
 
 LLM_KEY = "sk-llm-key-0123456789"
 ANTHROPIC_KEY = "sk-anthropic-key-0123456789"
@@ -148,7 +148,7 @@ class StandIns:
             **others,
         }
 
-    def harnesses(self, environment: Mapping[str, str] | None = None) -> ForeignAgents:
+    def foreign_agents(self, environment: Mapping[str, str] | None = None) -> ForeignAgents:
         """Return the foreign agents of a machine that has the stand-ins."""
         return ForeignAgents([self.root], environment=environment or self.environment(), folder=self.spass)
 

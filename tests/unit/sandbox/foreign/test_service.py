@@ -9,9 +9,9 @@ import pytest
 
 from spass.core.effects import ForeignRunner
 from spass.core.errors import InvalidRequest, KindUnavailable
-from spass.sandbox.harnesses import versions
-from spass.sandbox.harnesses.service import ForeignAgents
-from tests.unit.sandbox.harnesses.stand_ins import StandIns, write_script
+from spass.sandbox.foreign import versions
+from spass.sandbox.foreign.service import ForeignAgents
+from tests.unit.sandbox.foreign.stand_ins import StandIns, write_script
 
 pytestmark = pytest.mark.anyio
 RUNNERS: tuple[ForeignRunner, ForeignRunner] = ("openhands", "claude_code")
@@ -28,7 +28,7 @@ def _no_answers_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_machine_that_has_everything_can_run_both(stand_ins: StandIns) -> None:
-    assert [stand_ins.harnesses().unavailable(runner) for runner in RUNNERS] == [None, None]
+    assert [stand_ins.foreign_agents().unavailable(runner) for runner in RUNNERS] == [None, None]
     assert stand_ins.installations == [], "the check installs nothing"
 
 
@@ -104,16 +104,16 @@ async def test_what_is_missing_is_named_with_the_command_that_helps(
 ) -> None:
     write_script(stand_ins.bin / "sh", 'exec /bin/sh "$@"')
     environment = stand_ins.environment(**change(stand_ins))
-    harnesses = stand_ins.harnesses(environment)
-    reason = harnesses.unavailable(runner)
+    foreign_agents = stand_ins.foreign_agents(environment)
+    reason = foreign_agents.unavailable(runner)
     assert reason is not None
     assert [word for word in words if word not in reason] == []
     assert not any(value in reason for value in environment.values() if len(value) > 20)
     spec = stand_ins.spec(runner, "pass")
     with pytest.raises(RuntimeError, match=r"This gateway cannot run (OpenHands|Claude Code): "):
-        harnesses.check(spec)
+        foreign_agents.check(spec)
     with pytest.raises(KindUnavailable):
-        await harnesses.run(spec, model="m", owner="t")
+        await foreign_agents.run(spec, model="m", owner="t")
     assert stand_ins.installations == []
 
 
@@ -121,40 +121,40 @@ async def test_what_is_missing_is_named_with_the_command_that_helps(
 async def test_without_roots_nothing_runs_and_nothing_is_looked_for(stand_ins: StandIns, runner: ForeignRunner) -> None:
     write_script(stand_ins.bin / "node", f"touch {stand_ins.folder}/asked")
     write_script(stand_ins.bin / "openhands-python", f"touch {stand_ins.folder}/asked")
-    harnesses = ForeignAgents(None, environment=stand_ins.environment(), folder=stand_ins.spass)
-    assert "harnesses: {roots: [FOLDER]}" in str(harnesses.unavailable(runner))
+    foreign_agents = ForeignAgents(None, environment=stand_ins.environment(), folder=stand_ins.spass)
+    assert "harnesses: {roots: [FOLDER]}" in str(foreign_agents.unavailable(runner))
     with pytest.raises(RuntimeError, match=r"harnesses: \{roots:"):
-        await harnesses.run(stand_ins.spec(runner, "pass"), model="m", owner="t")
+        await foreign_agents.run(stand_ins.spec(runner, "pass"), model="m", owner="t")
     assert not (stand_ins.folder / "asked").exists()
 
 
 async def test_a_key_of_the_call_makes_the_variable_unnecessary(stand_ins: StandIns) -> None:
-    harnesses = stand_ins.harnesses(stand_ins.environment(LLM_API_KEY="", ANTHROPIC_API_KEY=""))
+    foreign_agents = stand_ins.foreign_agents(stand_ins.environment(LLM_API_KEY="", ANTHROPIC_API_KEY=""))
     for runner in RUNNERS:
-        assert harnesses.unavailable(runner) is not None
-        harnesses.check(stand_ins.spec(runner, "pass", api_key="k"))
+        assert foreign_agents.unavailable(runner) is not None
+        foreign_agents.check(stand_ins.spec(runner, "pass", api_key="k"))
 
 
 def test_the_first_python_that_has_the_sdk_is_used(stand_ins: StandIns) -> None:
     environment = stand_ins.environment(SPASS_OPENHANDS_PYTHON="")
     newer = write_script(stand_ins.bin / "python3.13", "echo '[[3, 13], []]'")
     write_script(stand_ins.bin / "python3.12", "echo '[[3, 12], [\"openhands.sdk\"]]'")
-    harnesses = stand_ins.harnesses(environment)
-    assert harnesses.unavailable("openhands") is None
+    foreign_agents = stand_ins.foreign_agents(environment)
+    assert foreign_agents.unavailable("openhands") is None
     newer.unlink()
     versions._answers.clear()
-    assert "are not installed" in str(harnesses.unavailable("openhands"))
+    assert "are not installed" in str(foreign_agents.unavailable("openhands"))
     installed = stand_ins.spass / "openhands" / "bin" / "python"
     installed.parent.mkdir(parents=True)
     write_script(installed, "echo '[[3, 12], []]'")
-    assert harnesses.unavailable("openhands") is None
+    assert foreign_agents.unavailable("openhands") is None
 
 
 def test_interpreters_are_asked_once_in_a_while(stand_ins: StandIns) -> None:
     log = stand_ins.folder / "asked"
     write_script(stand_ins.bin / "node", f"echo x >> {log}; echo v22.0.0")
     for _ in range(5):
-        assert stand_ins.harnesses().unavailable("claude_code") is None
+        assert stand_ins.foreign_agents().unavailable("claude_code") is None
     assert log.read_text() == "x\n"
 
 
@@ -189,16 +189,16 @@ def workspaces(stand_ins: StandIns) -> dict[str, str]:
 
 
 async def test_a_workspace_outside_the_roots_is_refused_before_any_work(stand_ins: StandIns) -> None:
-    harnesses = stand_ins.harnesses()
+    foreign_agents = stand_ins.foreign_agents()
     for name, workspace in workspaces(stand_ins).items():
         for runner in RUNNERS:
             spec = stand_ins.spec(runner, "pass", workspace=workspace)
             with pytest.raises(InvalidRequest) as refusal:
-                await harnesses.run(spec, model="m", owner="t")
+                await foreign_agents.run(spec, model="m", owner="t")
             assert refusal.value.param == "params.workspace", name
             assert str(stand_ins.folder) not in refusal.value.message
             with pytest.raises(InvalidRequest):
-                harnesses.check(spec)
+                foreign_agents.check(spec)
     assert stand_ins.installations == []
 
 
@@ -206,26 +206,26 @@ async def test_what_is_outside_does_not_show_whether_it_exists(stand_ins: StandI
     messages = set()
     for workspace in ("/etc", "/etc/absent", str(stand_ins.root / "absent")):
         with pytest.raises(InvalidRequest) as refusal:
-            stand_ins.harnesses().resolve_workspace(workspace)
+            stand_ins.foreign_agents().resolve_workspace(workspace)
         messages.add(refusal.value.message)
     assert len(messages) == 1
 
 
 def test_links_and_dots_that_stay_inside_are_resolved(stand_ins: StandIns) -> None:
-    harnesses, app = stand_ins.harnesses(), stand_ins.workspace.resolve()
+    foreign_agents, app = stand_ins.foreign_agents(), stand_ins.workspace.resolve()
     (stand_ins.root / "link").symlink_to(app)
     (stand_ins.folder / "root").symlink_to(stand_ins.root)
     for workspace in ("app", "./app/", "app/../app", "link", "../root/app"):
-        assert harnesses.resolve_workspace(f"{stand_ins.root}/{workspace}") == app
-    assert harnesses.resolve_workspace(str(stand_ins.root)) == stand_ins.root.resolve()
+        assert foreign_agents.resolve_workspace(f"{stand_ins.root}/{workspace}") == app
+    assert foreign_agents.resolve_workspace(str(stand_ins.root)) == stand_ins.root.resolve()
     linked = ForeignAgents([stand_ins.folder / "root"], environment=os.environ, folder=stand_ins.spass)
     assert linked.resolve_workspace(str(app)) == app
 
 
 def test_no_root_allows_no_folder(stand_ins: StandIns) -> None:
-    harnesses = ForeignAgents([], environment=stand_ins.environment(), folder=stand_ins.spass)
+    foreign_agents = ForeignAgents([], environment=stand_ins.environment(), folder=stand_ins.spass)
     with pytest.raises(InvalidRequest):
-        harnesses.resolve_workspace(str(stand_ins.workspace))
+        foreign_agents.resolve_workspace(str(stand_ins.workspace))
 
 
 def test_the_running_python_is_asked_too(stand_ins: StandIns) -> None:
@@ -236,6 +236,6 @@ def test_the_running_python_is_asked_too(stand_ins: StandIns) -> None:
         return ""
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spass.sandbox.harnesses.openhands.probe", probe)
-        stand_ins.harnesses(stand_ins.environment(SPASS_OPENHANDS_PYTHON="")).unavailable("openhands")
+        patch.setattr("spass.sandbox.foreign.openhands.probe", probe)
+        stand_ins.foreign_agents(stand_ins.environment(SPASS_OPENHANDS_PYTHON="")).unavailable("openhands")
     assert asked[0] == sys.executable

@@ -15,8 +15,8 @@ from spass.redaction.detector import MIN_SECRET_LENGTH, SecretSet
 from spass.redaction.stream import redact_secrets
 from spass.redaction.text import REDACTED, redact_members
 from spass.sandbox.child_process import ChildFailed
-from spass.sandbox.harnesses.claude_code import ClaudeCode
-from spass.sandbox.harnesses.openhands import OpenHands
+from spass.sandbox.foreign.claude_code import ClaudeCode
+from spass.sandbox.foreign.openhands import OpenHands
 from spass.sandbox.run_child import ChildTimedOut, run_child
 
 WORKSPACE_PARAM: Final = "params.workspace"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from spass.core.errors import KindUnavailable
-from spass.sandbox.harnesses.claude_code import SOURCE
-from tests.unit.sandbox.harnesses.stand_ins import StandIns, write_script
+from spass.sandbox.foreign.claude_code import SOURCE
+from tests.unit.sandbox.foreign.stand_ins import StandIns, write_script
 from tests.unit.sandbox.process_list import wait_for_processes
 
 pytestmark = pytest.mark.anyio
@@ -26,8 +26,8 @@ def stand_ins(tmp_path: Path) -> StandIns:
 
 
 async def hello(stand_ins: StandIns, **variables: str) -> object:
-    harnesses = stand_ins.harnesses(stand_ins.environment(**variables))
-    return (await harnesses.run(stand_ins.spec("claude_code", HELLO), model="m", owner="t"))["content"]
+    foreign_agents = stand_ins.foreign_agents(stand_ins.environment(**variables))
+    return (await foreign_agents.run(stand_ins.spec("claude_code", HELLO), model="m", owner="t"))["content"]
 
 
 async def test_the_first_use_installs_the_pinned_version_and_says_so(
@@ -78,7 +78,7 @@ async def test_two_first_uses_at_the_same_time_install_once(stand_ins: StandIns)
 INSTALL = """
 import asyncio, sys
 from pathlib import Path
-from spass.sandbox.harnesses.claude_code import ClaudeCode
+from spass.sandbox.foreign.claude_code import ClaudeCode
 asyncio.run(ClaudeCode({"PATH": sys.argv[2]}, Path(sys.argv[1])).prepare())
 """
 
@@ -185,14 +185,14 @@ async def test_npm_is_needed_only_for_the_installation(stand_ins: StandIns) -> N
     only = {"PATH": f"{stand_ins.bin}:{stand_ins.folder}"}
     write_script(stand_ins.bin / "sh", 'exec /bin/sh "$@"')
     hidden = npm.rename(stand_ins.folder / "npm-elsewhere")
-    harnesses = stand_ins.harnesses(stand_ins.environment(**only))
-    assert "npm is not on the PATH" in str(harnesses.unavailable("claude_code"))
+    foreign_agents = stand_ins.foreign_agents(stand_ins.environment(**only))
+    assert "npm is not on the PATH" in str(foreign_agents.unavailable("claude_code"))
     with pytest.raises(KindUnavailable, match="npm is not on the PATH"):
         await hello(stand_ins, **only)
     hidden.rename(npm)
     assert await hello(stand_ins) == "Hello."
     npm.unlink()
-    assert harnesses.unavailable("claude_code") is None
+    assert foreign_agents.unavailable("claude_code") is None
 
 
 async def test_a_folder_that_cannot_be_written_is_named(stand_ins: StandIns) -> None:

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from spass.core.errors import UpstreamError, UpstreamTimeout
-from tests.unit.sandbox.harnesses.stand_ins import LLM_KEY, StandIns
+from tests.unit.sandbox.foreign.stand_ins import LLM_KEY, StandIns
 from tests.unit.sandbox.process_list import wait_for_processes
 
 pytestmark = pytest.mark.anyio
@@ -34,8 +34,8 @@ def stand_ins(tmp_path: Path) -> StandIns:
 
 
 async def report(stand_ins: StandIns, variables: dict[str, str] | None = None, **fields: object) -> Any:
-    harnesses = stand_ins.harnesses(stand_ins.environment(**(variables or {})))
-    answer = await harnesses.run(stand_ins.spec("openhands", REPORT, **fields), model="gpt-5", owner="t")
+    foreign_agents = stand_ins.foreign_agents(stand_ins.environment(**(variables or {})))
+    answer = await foreign_agents.run(stand_ins.spec("openhands", REPORT, **fields), model="gpt-5", owner="t")
     return json.loads(str(answer["content"]).replace("[…]", "KEY"))
 
 
@@ -58,8 +58,8 @@ async def test_the_sdk_gets_model_key_tools_workspace_and_prompt(stand_ins: Stan
 async def test_at_a_base_url_a_name_without_provider_is_one_of_openais_protocol(
     stand_ins: StandIns, model: str, name: str
 ) -> None:
-    harnesses = stand_ins.harnesses(stand_ins.environment(LLM_BASE_URL="http://127.0.0.1:9/v1"))
-    answer = await harnesses.run(stand_ins.spec("openhands", REPORT), model=model, owner="t")
+    foreign_agents = stand_ins.foreign_agents(stand_ins.environment(LLM_BASE_URL="http://127.0.0.1:9/v1"))
+    answer = await foreign_agents.run(stand_ins.spec("openhands", REPORT), model=model, owner="t")
     llm = json.loads(str(answer["content"]).replace("[…]", "KEY"))["llm"]
     assert (llm["model"], llm["base_url"]) == (name, "http://127.0.0.1:9/v1")
 
@@ -78,8 +78,8 @@ async def test_a_run_has_a_home_of_its_own_and_none_of_the_gateways_variables(st
 
 async def test_a_key_of_the_call_replaces_that_of_the_process(stand_ins: StandIns) -> None:
     code = "conversation.say(str(len(conversation.agent.llm.options['api_key'])))"
-    harnesses = stand_ins.harnesses(stand_ins.environment(LLM_API_KEY=""))
-    answer = await harnesses.run(stand_ins.spec("openhands", code, api_key="k" * 33), model="m", owner="t")
+    foreign_agents = stand_ins.foreign_agents(stand_ins.environment(LLM_API_KEY=""))
+    answer = await foreign_agents.run(stand_ins.spec("openhands", code, api_key="k" * 33), model="m", owner="t")
     assert answer["content"] == "33"
 
 
@@ -101,7 +101,7 @@ async def test_a_key_of_the_call_replaces_that_of_the_process(stand_ins: StandIn
     ],
 )
 async def test_the_answer_is_the_agents_last_message(stand_ins: StandIns, code: str, content: str) -> None:
-    answer = await stand_ins.harnesses().run(stand_ins.spec("openhands", code), model="m", owner="t")
+    answer = await stand_ins.foreign_agents().run(stand_ins.spec("openhands", code), model="m", owner="t")
     assert answer["content"] == content
 
 
@@ -112,7 +112,7 @@ async def test_tool_results_and_what_the_sdk_reports_are_returned(stand_ins: Sta
         conversation.call("terminal", '{}', "x" * 9000)
         conversation.finish("Done.")
     """
-    answer = await stand_ins.harnesses().run(stand_ins.spec("openhands", code), model="m", owner="t")
+    answer = await stand_ins.foreign_agents().run(stand_ins.spec("openhands", code), model="m", owner="t")
     results = answer["tool_results"]
     assert isinstance(results, list)
     assert results[:2] == [
@@ -138,19 +138,19 @@ async def test_tool_results_and_what_the_sdk_reports_are_returned(stand_ins: Sta
 )
 async def test_a_failure_of_the_sdk_is_one_error(stand_ins: StandIns, code: str, message: str) -> None:
     with pytest.raises(UpstreamError) as failure:
-        await stand_ins.harnesses().run(stand_ins.spec("openhands", code), model="m", owner="t")
+        await stand_ins.foreign_agents().run(stand_ins.spec("openhands", code), model="m", owner="t")
     assert failure.value.message.startswith(message)
 
 
 async def test_no_key_is_in_an_error_or_an_answer(stand_ins: StandIns) -> None:
     leak = "conversation.agent.llm.options['api_key']"
     with pytest.raises(UpstreamError) as failure:
-        await stand_ins.harnesses().run(stand_ins.spec("openhands", f"raise ValueError({leak})"), model="m", owner="t")
+        await stand_ins.foreign_agents().run(stand_ins.spec("openhands", f"raise ValueError({leak})"), model="m", owner="t")
     assert LLM_KEY not in failure.value.message
     code = (
         f"conversation.call({leak}, {leak}, {leak}); conversation.say({leak}); conversation.state.execution_status.value = {leak}"
     )
-    answer = await stand_ins.harnesses().run(stand_ins.spec("openhands", code), model="m", owner="t")
+    answer = await stand_ins.foreign_agents().run(stand_ins.spec("openhands", code), model="m", owner="t")
     assert LLM_KEY not in json.dumps(answer)
     assert str(answer["content"]).endswith("[…]")
 
@@ -168,14 +168,14 @@ async def test_timeout_leaves_no_process_not_even_in_a_session_of_its_own(stand_
     mark = uuid4().hex
     code = START.format(mark=mark) + "    time.sleep(60)"
     with pytest.raises(UpstreamTimeout, match="OpenHands did not end within 3 seconds"):
-        await stand_ins.harnesses().run(stand_ins.spec("openhands", code, timeout=3), model="m", owner="t")
+        await stand_ins.foreign_agents().run(stand_ins.spec("openhands", code, timeout=3), model="m", owner="t")
     await asyncio.to_thread(wait_for_processes, mark, 0)
 
 
 async def test_what_an_agent_left_running_ends_with_its_run(stand_ins: StandIns) -> None:
     mark = uuid4().hex
     code = START.format(mark=mark) + "    conversation.say('Done.')"
-    answer = await stand_ins.harnesses().run(stand_ins.spec("openhands", code), model="m", owner="t")
+    answer = await stand_ins.foreign_agents().run(stand_ins.spec("openhands", code), model="m", owner="t")
     assert answer["content"] == "Done."
     await asyncio.to_thread(wait_for_processes, mark, 0)
 
@@ -183,7 +183,7 @@ async def test_what_an_agent_left_running_ends_with_its_run(stand_ins: StandIns)
 async def test_a_stopped_run_leaves_no_process(stand_ins: StandIns) -> None:
     mark = uuid4().hex
     code = START.format(mark=mark) + "    time.sleep(60)"
-    task = asyncio.create_task(stand_ins.harnesses().run(stand_ins.spec("openhands", code), model="m", owner="t"))
+    task = asyncio.create_task(stand_ins.foreign_agents().run(stand_ins.spec("openhands", code), model="m", owner="t"))
     await asyncio.to_thread(wait_for_processes, mark, 3, 20)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from spass.sandbox.harnesses.versions import find_program, probe
+from spass.sandbox.foreign.versions import find_program, probe
 from spass.sandbox.scratch_folder import scratch_folder
 
 PYTHON_VARIABLE: Final = "SPASS_OPENHANDS_PYTHON"

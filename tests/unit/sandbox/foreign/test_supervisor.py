@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from spass.sandbox.harnesses import supervisor
+from spass.sandbox.foreign import supervisor
 from tests.unit.sandbox.process_list import wait_for_processes
 
 SUPERVISOR = (sys.executable, "-I", "-S", str(Path(supervisor.__file__)))
