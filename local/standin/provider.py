@@ -5,7 +5,7 @@ from typing import cast
 
 from local.standin.wire import complete
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.models.providers.openai_wire import chat_body
+from spass.models.providers.openai_compatible import chat_body
 from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 
 

@@ -13,7 +13,7 @@ import pytest
 from spass.core.ids import TenantId
 from spass.core.messages import FinishReason, TokenUsage
 from spass.metering.usage import UsageQuery, usage
-from spass.models.providers.openai import OpenAi
+from spass.models.providers.openai_compatible import OpenAi
 from spass.models.router import Router
 from spass.models.types import ChatDelta
 from spass.tenancy.config import BackendConfig

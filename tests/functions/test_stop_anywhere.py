@@ -15,8 +15,8 @@ from typing import Any, Final
 from spass.core.ids import AgentName, UserId
 from spass.core.messages import Message, Role
 from spass.journal.head import StreamHead, StreamState, read_head, stream_digest
-from spass.models.providers.anthropic_wire import messages_body
-from spass.models.providers.openai_wire import chat_body
+from spass.models.providers.anthropic import messages_body
+from spass.models.providers.openai_compatible import chat_body
 from spass.sessions.record import TurnRecord
 from spass.testing.faults import inject
 from tests.functions.stopped_turns import SlowCommits, StoppedChats

@@ -19,9 +19,9 @@ class ProviderEntry(NamedTuple):
 
 
 PROVIDERS: Final[dict[str, ProviderEntry]] = {
-    "xai": ProviderEntry("spass.models.providers.xai:Xai", "XAI_API_KEY", ("grok-",)),
+    "xai": ProviderEntry("spass.models.providers.openai_compatible:Xai", "XAI_API_KEY", ("grok-",)),
     "anthropic": ProviderEntry("spass.models.providers.anthropic:Anthropic", "ANTHROPIC_API_KEY", ("claude-",)),
-    "openai": ProviderEntry("spass.models.providers.openai:OpenAi", "OPENAI_API_KEY", ("gpt-", "o1-", "o3-")),
+    "openai": ProviderEntry("spass.models.providers.openai_compatible:OpenAi", "OPENAI_API_KEY", ("gpt-", "o1-", "o3-")),
     "ollama": ProviderEntry("spass.models.providers.ollama:Ollama"),
     "bedrock": ProviderEntry("spass.models.providers.bedrock:Bedrock"),
     "embedded": ProviderEntry("spass.models.providers.embedded:EmbeddedProvider", model_prefixes=("all-minilm-l6-v2",)),

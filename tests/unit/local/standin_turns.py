@@ -9,7 +9,7 @@ from local.standin.wire import complete
 from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.calls.defence import sanitize_request
 from spass.core.effects import Answer, AssistantReply, Infer
-from spass.models.providers.openai_wire import chat_body
+from spass.models.providers.openai_compatible import chat_body
 from spass.models.types import ChatRequest
 
 

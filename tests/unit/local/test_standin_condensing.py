@@ -14,7 +14,7 @@ from spass.calls.scope import Scope
 from spass.core.ids import RequestId, TenantId
 from spass.core.messages import Message, Role, ToolCall
 from spass.core.time import Deadline
-from spass.models.providers.openai_wire import chat_body
+from spass.models.providers.openai_compatible import chat_body
 from spass.models.router import Router
 from spass.models.types import ChatRequest
 from spass.sessions.compaction.summary import Summarizer

@@ -10,7 +10,7 @@ from spass.calls.datamark import NOTE
 from spass.calls.defence import sanitize_request
 from spass.completions.augment import render_memory
 from spass.core.messages import Message, Role, ToolCall
-from spass.models.providers.openai_wire import chat_body
+from spass.models.providers.openai_compatible import chat_body
 from spass.models.types import ChatRequest
 
 DOCUMENTS = (

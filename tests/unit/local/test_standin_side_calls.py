@@ -10,7 +10,7 @@ from spass.agents.kinds.monitor_operative import MonitorOperativeAgent
 from spass.calls.defence import sanitize_request
 from spass.core.effects import Infer, Note
 from spass.core.messages import Json
-from spass.models.providers.openai_wire import chat_body
+from spass.models.providers.openai_compatible import chat_body
 from spass.models.types import ChatRequest
 from tests.unit.agents.kinds.operator_world import OperatorRun, OperatorWorld, calling
 

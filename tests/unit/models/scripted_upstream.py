@@ -13,8 +13,7 @@ from spass.core.time import Deadline
 from spass.models.providers.anthropic import Anthropic
 from spass.models.providers.bedrock import Bedrock
 from spass.models.providers.ollama import Ollama
-from spass.models.providers.openai import OpenAi
-from spass.models.providers.xai import Xai
+from spass.models.providers.openai_compatible import OpenAi, Xai
 from spass.models.types import CallContext, ChatDelta, ChatReply, ChatRequest, Provider, collect_deltas
 from spass.tenancy.config import BackendConfig
 

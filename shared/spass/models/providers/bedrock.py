@@ -28,7 +28,7 @@ from spass.models.providers.bedrock_wire import (
     converse_body,
     finish_reason,
 )
-from spass.models.providers.block_reader import BlockReader
+from spass.models.providers.content_blocks import BlockReader
 from spass.models.providers.error_responses import aws_code, error_inside_answer, parse_error_body
 from spass.models.providers.http import malformed_response
 from spass.models.providers.http_provider import HttpProvider, merge_deltas
@@ -52,8 +52,8 @@ class Bedrock(HttpProvider[StreamMessage]):
     def auth(self) -> httpx.Auth | None:
         return None if self.key else _SigV4Auth(self.backend, self._signer)
 
-    def path(self, model: str, *, stream: bool) -> str:
-        return _path(model, "converse-stream" if stream else "converse")
+    def path(self, request: ChatRequest) -> str:
+        return _path(request.model, "converse-stream" if request.stream else "converse")
 
     def body(self, request: ChatRequest) -> dict[str, Json]:
         return converse_body(request)
@@ -101,13 +101,11 @@ class _MessageParser:
         return []
 
 
-class _Reader(BlockReader):
+class _Reader(BlockReader[StreamMessage]):
     """Read one answer. In a stream, usage arrives after the end of the text, so only the last delta has it."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
-        super().__init__()
-        self.parser = _MessageParser()
-        self._secrets = secrets
+        super().__init__(_MessageParser(), secrets)
         self._usage: UsagePayload | None = None
         self._stop_reason = ""
 
@@ -141,7 +139,7 @@ class _Reader(BlockReader):
         if not self._stop_reason:
             raise BackendUnavailable("The provider's stream broke off before its end.")
         usage = self._usage.tokens if self._usage else None
-        return replace(self.last_characters(), finish_reason=finish_reason(self._stop_reason), usage=usage)
+        return replace(self._last_characters(), finish_reason=finish_reason(self._stop_reason), usage=usage)
 
     def read_whole(self, body: bytes) -> ChatDelta:
         payload = parse(ConversePayload, body)

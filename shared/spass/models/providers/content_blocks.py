@@ -1,13 +1,19 @@
-"""Write conversations in the form of Anthropic and Bedrock: user and assistant alternate, a message is a list of blocks."""
+"""Write and read the form of Anthropic and Bedrock: user and assistant alternate, and a message is a list of blocks."""
 
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from spass.core.json import InvalidJson, read_object
-from spass.core.messages import Image, Json, Message, Role, ToolCall, ToolSpec
-from spass.models.types import ChatRequest
+from spass.core.messages import Image, Json, Message, Role, ToolCall, ToolCallDelta, ToolSpec
+from spass.models.providers.http import malformed_response
+from spass.models.providers.http_provider import AnswerReader
+from spass.models.providers.payloads import join_surrogates
+from spass.models.providers.sse import StreamParser
+from spass.models.types import ChatDelta, ChatRequest
+
+E = TypeVar("E")
 
 Block = dict[str, Json]
 
@@ -148,3 +154,35 @@ def strict_schema(request: ChatRequest) -> Mapping[str, Json] | None:
     """
     schema = (request.response_format or {}).get("json_schema")
     return schema if isinstance(schema, Mapping) and schema.get("strict") and schema.get("schema") else None
+
+
+class BlockReader(AnswerReader[E]):
+    """Turn the content blocks of one answer into deltas. ``block`` is the number of a content block."""
+
+    def __init__(self, parser: StreamParser[E], secrets: Sequence[str]) -> None:
+        super().__init__(parser, secrets)
+        self._calls: dict[int, int] = {}  # block -> number of the tool call
+        self._first_arguments: dict[int, str] = {}  # blocks of tool calls whose arguments have not begun -> initial arguments
+
+    def text(self, piece: str) -> ChatDelta | None:
+        return ChatDelta(self._texts.content(piece)) if piece else None
+
+    def start_call(self, block: int, call_id: str, name: str, arguments: Mapping[str, object]) -> ChatDelta:
+        """Begin a tool call. It has these ``arguments`` if ``add_arguments`` adds none."""
+        if not (call_id and name):
+            raise malformed_response("a tool call has no name")
+        self._calls[block] = index = len(self._calls)
+        self._first_arguments[block] = json.dumps(arguments, ensure_ascii=False)
+        return ChatDelta(tool_calls=(ToolCallDelta(index, join_surrogates(call_id), join_surrogates(name)),))
+
+    def add_arguments(self, block: int, piece: str) -> ChatDelta:
+        """Add a piece of the arguments of the tool call in ``block``."""
+        if block not in self._calls:
+            raise malformed_response("arguments without a tool call")
+        self._first_arguments.pop(block, None)
+        index = self._calls[block]
+        return ChatDelta(tool_calls=(ToolCallDelta(index, arguments=self._texts.arguments(index, piece)),))
+
+    def end_block(self, block: int) -> ChatDelta | None:
+        arguments = self._first_arguments.get(block)
+        return None if arguments is None else self.add_arguments(block, arguments)

@@ -1,17 +1,18 @@
 """Call chat models over HTTP, the same for every wire format: send a request, and read its answer whole or as a stream."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import cached_property
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import httpx
 
 from spass.core.messages import Json
 from spass.models.errors import BackendCannotStream
 from spass.models.providers.http import Connection
+from spass.models.providers.payloads import SurrogateJoiner
 from spass.models.providers.sse import StreamParser
 from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.tenancy.config import BackendConfig
@@ -20,48 +21,76 @@ E = TypeVar("E")
 T = TypeVar("T")
 
 
-class AnswerReader(Protocol[E]):
-    """Read one answer. ``parser`` parses the events of a stream."""
+class AnswerReader(ABC, Generic[E]):
+    """Read one answer. ``parser`` parses the events of a stream, and ``secrets`` are redacted in its errors.
 
-    @property
-    def parser(self) -> StreamParser[E]: ...
+    Reasoning does not begin an answer: the next delta counts its characters.
+    """
 
+    def __init__(self, parser: StreamParser[E], secrets: Sequence[str]) -> None:
+        self.parser = parser
+        self._secrets = secrets
+        self._texts = SurrogateJoiner()
+        self._answer_began = False
+        self._reasoning_characters = 0  # characters of reasoning that are not in a delta yet
+
+    @abstractmethod
     def is_last(self, event: E) -> bool:
-        """Return True if nothing that belongs to the answer follows ``event``."""
-        ...
+        """Return True if nothing that belongs to the answer follows ``event``, which has been read."""
 
+    @abstractmethod
     def read(self, event: E) -> ChatDelta | None:
         """Return the delta that ``event`` adds, or None."""
-        ...
 
+    @abstractmethod
     def end(self) -> ChatDelta | None:
         """Return the last delta of a stream, or None.
 
         Raises:
             BackendUnavailable: the stream ended before the model did.
         """
-        ...
 
+    @abstractmethod
     def read_whole(self, body: bytes) -> ChatDelta:
         """Return the answer in ``body``, which was not streamed."""
-        ...
+
+    def _next_delta(self, delta: ChatDelta | None) -> ChatDelta | None:
+        """Return ``delta`` with the reasoning before it. Reasoning alone is a delta once the answer has begun."""
+        if delta is None and not (self._answer_began and self._reasoning_characters):
+            return None
+        self._answer_began = True
+        return self._with_reasoning(delta or ChatDelta())
+
+    def _with_reasoning(self, delta: ChatDelta) -> ChatDelta:
+        characters, self._reasoning_characters = self._reasoning_characters, 0
+        return replace(delta, reasoning_characters=characters) if characters else delta
+
+    def _last_characters(self) -> ChatDelta:
+        """Return the incomplete characters that remain at the end of the answer."""
+        return self._texts.end() or ChatDelta()
 
 
 class HttpProvider(ABC, Generic[E]):
-    """A provider over HTTP. A subclass writes the requests and reads the answers of one wire format."""
+    """A provider over HTTP. A subclass writes the requests and reads the answers of one wire format.
+
+    ``base_url`` is the address of a backend without one, and ``chat_path`` the path of chat requests below the address.
+    """
+
+    base_url: ClassVar[str] = ""
+    chat_path: ClassVar[str] = ""
 
     def __init__(self, backend: BackendConfig, key: str | None, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self.backend = backend
         self.key = key
         self._transport = transport
 
-    @abstractmethod
     def address(self) -> str:
-        """Return the base URL of the provider."""
+        return self.backend.base_url or self.base_url
 
-    @abstractmethod
-    def path(self, model: str, *, stream: bool) -> str:
-        """Return the path of a chat request below the base URL."""
+    def path(self, request: ChatRequest) -> str:
+        """Return the path of ``request`` below the address."""
+        del request
+        return self.chat_path
 
     @abstractmethod
     def body(self, request: ChatRequest) -> dict[str, Json]:
@@ -99,7 +128,7 @@ class HttpProvider(ABC, Generic[E]):
     async def _complete(
         self, request: ChatRequest, body: Mapping[str, Json], context: CallContext
     ) -> AsyncGenerator[ChatDelta, None]:
-        answer = await self.connection.post(self.path(request.model, stream=request.stream), body, context, generates=True)
+        answer = await self.connection.post(self.path(request), body, context, generates=True)
         if context.on_body is not None:
             context.on_body(answer)
         yield self.reader().read_whole(answer)
@@ -128,9 +157,7 @@ class HttpProvider(ABC, Generic[E]):
         self, request: ChatRequest, body: Mapping[str, Json], context: CallContext
     ) -> AsyncGenerator[ChatDelta, None]:
         reader = self.reader()
-        stream = self.connection.stream(
-            self.path(request.model, stream=request.stream), body, context, parser=reader.parser, is_last=reader.is_last
-        )
+        stream = self.connection.stream(self.path(request), body, context, parser=reader.parser, is_last=reader.is_last)
         async with aclosing(stream) as events:
             async for event in events:
                 if (delta := reader.read(event)) is not None:

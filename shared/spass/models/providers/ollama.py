@@ -1,33 +1,37 @@
 """Call Ollama: chat with its own API, embeddings with its OpenAI-compatible one (https://docs.ollama.com/api)."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Annotated, ClassVar, Final
+
+from pydantic import BaseModel
 
 from spass.core.ids import new_id
-from spass.core.messages import FinishReason, Json, ToolCallDelta
+from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolCallDelta, ToolSpec
 from spass.models.errors import BackendUnavailable
+from spass.models.providers.content_blocks import arguments_of
 from spass.models.providers.error_responses import error_inside_answer
 from spass.models.providers.http import malformed_response
-from spass.models.providers.http_provider import HttpProvider, merge_deltas
-from spass.models.providers.ndjson import JsonLine, NdjsonParser
-from spass.models.providers.ollama_wire import AnswerPayload, MessagePayload, ToolCallPayload, chat_body
-from spass.models.providers.openai_embeddings import read_embeddings
-from spass.models.providers.payloads import SurrogateJoiner, join_surrogates, parse
+from spass.models.providers.http_provider import AnswerReader, HttpProvider, merge_deltas
+from spass.models.providers.openai_compatible import read_embeddings
+from spass.models.providers.payloads import FewCalls, LenientText, Tokens, join_surrogates, parse
+from spass.models.providers.sse import LineParser
+from spass.models.providers.unsupported_fields import reasoning_effort, reject_image_urls, reject_unsupported
 from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 
+_UNSUPPORTED_FIELDS: Final = frozenset({"tool_choice", "parallel_tool_calls", "logit_bias", "verbosity"})
+_THINK: Final[Mapping[str, Json]] = {"none": False, "low": "low", "medium": "medium", "high": "high"}
 
-class Ollama(HttpProvider[JsonLine[AnswerPayload]]):
+
+class Ollama(HttpProvider[bytes]):
     """Call the server at ``base_url``, which may end with ``/v1``."""
 
     base_url: ClassVar[str] = "http://127.0.0.1:11434"
+    chat_path: ClassVar[str] = "/api/chat"
 
     def address(self) -> str:
-        return (self.backend.base_url or self.base_url).rstrip("/").removesuffix("/v1")
-
-    def path(self, model: str, *, stream: bool) -> str:
-        del model, stream
-        return "/api/chat"
+        return super().address().rstrip("/").removesuffix("/v1")
 
     def body(self, request: ChatRequest) -> dict[str, Json]:
         return chat_body(request)
@@ -40,47 +44,63 @@ class Ollama(HttpProvider[JsonLine[AnswerPayload]]):
         return read_embeddings(await self.connection.post("/v1/embeddings", body, context))
 
 
-class _Reader:
-    """Read one answer. Reasoning does not begin an answer: the next delta counts its characters.
+class FunctionPayload(BaseModel):
+    name: str | None = None
+    arguments: dict[str, object] | str | None = None
 
-    A line holds whole tool calls. They get ids of our own: most versions of Ollama send none.
-    """
+    @property
+    def text(self) -> str:
+        """Return the arguments as JSON. Text instead of an object is what the model wrote: the tool's caller checks it."""
+        if isinstance(self.arguments, str):
+            return self.arguments
+        return json.dumps(self.arguments or {}, ensure_ascii=False)
+
+
+class ToolCallPayload(BaseModel):
+    function: FunctionPayload
+
+
+class MessagePayload(BaseModel):
+    content: str | None = None
+    thinking: LenientText = ""
+    tool_calls: Annotated[list[ToolCallPayload], FewCalls] | None = None
+
+
+class AnswerPayload(BaseModel):
+    """A line of a stream, or a whole answer. Only the last line is ``done``, and only it has counts."""
+
+    message: MessagePayload | None = None
+    done: bool = False
+    done_reason: LenientText = ""
+    prompt_eval_count: Tokens = 0
+    eval_count: Tokens = 0
+    error: object = None
+
+    @property
+    def usage(self) -> TokenUsage | None:
+        tokens = TokenUsage(self.prompt_eval_count, self.eval_count)
+        return tokens if tokens.total_tokens else None
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Return the reason. All others (``load``, ``unload``, none in old versions) are a stop."""
+        return FinishReason.LENGTH if self.done_reason == "length" else FinishReason.STOP
+
+
+class _Reader(AnswerReader[bytes]):
+    """Read one answer. A line holds whole tool calls. They get ids of our own: most versions of Ollama send none."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
-        self.parser = NdjsonParser(AnswerPayload)
-        self._secrets = secrets
-        self._texts = SurrogateJoiner()
+        super().__init__(LineParser(), secrets)
         self._calls = 0  # tool calls so far
-        self._reasoning_characters = 0  # characters of reasoning that are not in a delta yet
-        self._answer_began = False
         self._last: AnswerPayload | None = None
 
-    def is_last(self, event: JsonLine[AnswerPayload]) -> bool:
-        return event.payload.done
+    def is_last(self, event: bytes) -> bool:
+        del event
+        return self._last is not None
 
-    def read(self, event: JsonLine[AnswerPayload]) -> ChatDelta | None:
-        return self._read(event.payload)
-
-    def end(self) -> ChatDelta:
-        if self._last is None:
-            raise BackendUnavailable("The provider's stream broke off before its end.")
-        finish = self._last.finish_reason
-        if finish is FinishReason.STOP and self._calls:
-            finish = FinishReason.TOOL_CALLS
-        return replace(
-            self._texts.end() or ChatDelta(),
-            finish_reason=finish,
-            usage=self._last.usage,
-            reasoning_characters=self._take_reasoning_characters(),
-        )
-
-    def read_whole(self, body: bytes) -> ChatDelta:
-        delta = self._read(parse(AnswerPayload, body))
-        if self._last is None:
-            raise malformed_response("it has no end")
-        return merge_deltas([delta, self.end()])
-
-    def _read(self, payload: AnswerPayload) -> ChatDelta | None:
+    def read(self, event: bytes) -> ChatDelta | None:
+        payload = parse(AnswerPayload, event)
         if payload.error:
             raise error_inside_answer(payload.error, secrets=self._secrets)
         if payload.done:
@@ -89,10 +109,21 @@ class _Reader:
         self._reasoning_characters += len(message.thinking)
         content = self._texts.content(message.content or "")
         calls = tuple(self._call(call) for call in message.tool_calls or ())
-        if not (content or calls or (self._answer_began and self._reasoning_characters)):
-            return None
-        self._answer_began = True
-        return ChatDelta(content, calls, reasoning_characters=self._take_reasoning_characters())
+        return self._next_delta(ChatDelta(content, calls) if content or calls else None)
+
+    def end(self) -> ChatDelta:
+        if self._last is None:
+            raise BackendUnavailable("The provider's stream broke off before its end.")
+        finish = self._last.finish_reason
+        if finish is FinishReason.STOP and self._calls:
+            finish = FinishReason.TOOL_CALLS
+        return self._with_reasoning(replace(self._last_characters(), finish_reason=finish, usage=self._last.usage))
+
+    def read_whole(self, body: bytes) -> ChatDelta:
+        delta = self.read(body)
+        if self._last is None:
+            raise malformed_response("it has no end")
+        return merge_deltas([delta, self.end()])
 
     def _call(self, call: ToolCallPayload) -> ToolCallDelta:
         if not call.function.name:
@@ -100,6 +131,101 @@ class _Reader:
         index, self._calls = self._calls, self._calls + 1
         return ToolCallDelta(index, new_id("call"), join_surrogates(call.function.name), join_surrogates(call.function.text))
 
-    def _take_reasoning_characters(self) -> int:
-        characters, self._reasoning_characters = self._reasoning_characters, 0
-        return characters
+
+def chat_body(request: ChatRequest) -> dict[str, Json]:
+    """Return the body of POST /api/chat.
+
+    By default Ollama drops the beginning of a prompt that is longer than its own window, without an error. So the body states the
+    catalogue's window, and forbids to truncate (``truncate``, since Ollama 0.12.6: older versions ignore it).
+
+    Raises:
+        BackendUnsupported: Ollama lacks something that the request asks for.
+    """
+    reject_unsupported(request, "ollama", _UNSUPPORTED_FIELDS)
+    reject_image_urls(request, "Ollama")
+    # Ollama ignores tool_choice, but a model without tools cannot call any.
+    tools = [] if request.tool_choice == "none" else [_tool(tool) for tool in request.tools]
+    fields: dict[str, Json] = {
+        "model": request.model,
+        "messages": _messages(request.messages),
+        "tools": tools or None,
+        "format": _format(request.response_format or {}),
+        "options": _options(request) or None,
+        "think": _think(request),
+        "truncate": False if request.context_window else None,
+        "stream": request.stream,  # Ollama streams by default
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _tool(tool: ToolSpec) -> Json:
+    function: dict[str, Json] = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
+
+
+def _options(request: ChatRequest) -> dict[str, Json]:
+    options: dict[str, Json] = {
+        "num_ctx": request.context_window,
+        "num_predict": request.max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "seed": request.seed,
+        "stop": request.stop or None,
+        "presence_penalty": request.extra.get("presence_penalty"),
+        "frequency_penalty": request.extra.get("frequency_penalty"),
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _format(response_format: Mapping[str, Json]) -> Json:
+    match response_format.get("type"):
+        case "json_schema":
+            schema = response_format.get("json_schema")
+            return (schema.get("schema") if isinstance(schema, Mapping) else None) or "json"
+        case "json_object":
+            return "json"
+        case _:
+            return None
+
+
+def _think(request: ChatRequest) -> Json:
+    effort = reasoning_effort(request, "Ollama", _THINK)  # Ollama would use the model's default for another level
+    return None if effort is None else _THINK[effort]
+
+
+def _messages(messages: Sequence[Message]) -> list[Json]:
+    names = _ToolNames()
+    return [_message(message, names) for message in messages]
+
+
+def _message(message: Message, names: "_ToolNames") -> dict[str, Json]:
+    fields: dict[str, Json] = {
+        "role": message.role.value,
+        "content": message.content,
+        "images": [part.url.partition(",")[2] for part in message.parts if isinstance(part, Image)] or None,
+    }
+    if message.tool_calls:
+        names.add_calls(message)
+        fields["tool_calls"] = [{"function": {"name": call.name, "arguments": arguments_of(call)}} for call in message.tool_calls]
+    if message.role is Role.TOOL:
+        fields["tool_name"] = names.for_result(message.tool_call_id or "")
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+class _ToolNames:
+    """Find the tool of each result: Ollama has no ids of calls, only names. Two calls may have the same id, in one message or in
+    two; their results have the calls' order."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, list[str]] = {}  # the id of a call -> names of the tools that calls with this id wait for
+
+    def add_calls(self, message: Message) -> None:
+        """Add the calls of the next message. No call before it waits for a result."""
+        self._names.clear()
+        for call in message.tool_calls:
+            self._names.setdefault(call.id, []).append(call.name)
+
+    def for_result(self, identity: str) -> str | None:
+        """Return the name of the tool that the next result of call ``identity`` belongs to, or None if there is no such call."""
+        names = self._names.get(identity)
+        return names.pop(0) if names else None

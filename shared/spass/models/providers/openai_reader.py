@@ -11,9 +11,9 @@ from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.models.errors import BackendUnavailable
 from spass.models.providers.error_responses import error_inside_answer
 from spass.models.providers.http import malformed_response
-from spass.models.providers.http_provider import merge_deltas
+from spass.models.providers.http_provider import AnswerReader, merge_deltas
 from spass.models.providers.openai_calls import OpenAiCalls, ToolCallPayload
-from spass.models.providers.payloads import FewCalls, LenientObject, LenientText, SurrogateJoiner, Tokens, parse
+from spass.models.providers.payloads import FewCalls, LenientObject, LenientText, Tokens, parse
 from spass.models.providers.sse import ServerSentEvent, SseParser
 from spass.models.types import ChatDelta
 
@@ -119,17 +119,13 @@ class _EventParser(SseParser):
         return super().close()
 
 
-class OpenAiReader:
+class OpenAiReader(AnswerReader[ServerSentEvent]):
     """Read one answer."""
 
     def __init__(self, secrets: Sequence[str] = ()) -> None:
-        self.parser = _EventParser()
-        self._secrets = secrets
-        self._texts = SurrogateJoiner()
+        super().__init__(_EventParser(), secrets)
         self._calls = OpenAiCalls(self._texts)
-        self._reasoning_characters = 0  # characters of reasoning that are not in a delta yet
         self._has_payload = False
-        self._answer_began = False
         self._is_done = False
         self._finish_reason: FinishReason | None = None
 
@@ -160,7 +156,7 @@ class OpenAiReader:
         return payload
 
     def _read(self, payload: ChatPayload) -> ChatDelta | None:
-        """Return the delta that ``payload`` adds, or None. Reasoning does not begin an answer: the next delta counts it."""
+        """Return the delta that ``payload`` adds, or None."""
         self._has_payload = True
         choice = payload.choices[0] if payload.choices else ChoicePayload()
         message = choice.message or choice.delta or MessagePayload()
@@ -177,18 +173,8 @@ class OpenAiReader:
         is_part_of_answer = (
             content or refusal or calls or finish or (usage and usage.total_tokens) or payload.cost_usd is not None
         )
-        if not is_part_of_answer and not (self._answer_began and self._reasoning_characters):
-            return None
-        self._answer_began = True
-        return ChatDelta(
-            content,
-            tuple(calls),
-            finish,
-            usage,
-            payload.cost_usd,
-            refusal,
-            reasoning_characters=self._take_reasoning_characters(),
-        )
+        delta = ChatDelta(content, tuple(calls), finish, usage, payload.cost_usd, refusal)
+        return self._next_delta(delta if is_part_of_answer else None)
 
     def _end(self) -> ChatDelta | None:
         """Return the rest of calls and characters, and a finish reason if the provider gave none, or None."""
@@ -197,13 +183,7 @@ class OpenAiReader:
             last = replace(last or ChatDelta(), tool_calls=calls + (last.tool_calls if last else ()))
         if self._finish_reason is not None:
             return last
-        return replace(
-            last or ChatDelta(), finish_reason=self._finish("stop"), reasoning_characters=self._take_reasoning_characters()
-        )
-
-    def _take_reasoning_characters(self) -> int:
-        characters, self._reasoning_characters = self._reasoning_characters, 0
-        return characters
+        return self._with_reasoning(replace(last or ChatDelta(), finish_reason=self._finish("stop")))
 
     def _finish(self, reason: str) -> FinishReason:
         finish = _FINISH_REASONS.get(reason, FinishReason.STOP)

@@ -1,4 +1,5 @@
-"""Parse the server-sent events of providers (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
+"""Split the streams of providers into events: server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html),
+or lines, each of which is a JSON object (https://github.com/ndjson/ndjson-spec)."""
 
 import re
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -7,6 +8,7 @@ E = TypeVar("E")
 
 MAX_SSE_EVENT_BYTES: Final = 8 * 1024 * 1024
 
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
 
@@ -76,7 +78,7 @@ class SseParser:
     def _read_line(self, line: bytes) -> ServerSentEvent | None:
         if not line:
             return self._dispatch()
-        field, _, value = line.removeprefix(b"\xef\xbb\xbf").partition(b":")
+        field, _, value = line.removeprefix(_BYTE_ORDER_MARK).partition(b":")
         text = value.removeprefix(b" ").decode(errors="replace")
         if field == b"data":
             self._data.append(text)
@@ -89,3 +91,34 @@ class SseParser:
         self._event = ""
         self._data = []
         return event
+
+
+class LineParser:
+    """Split a stream into lines, and skip blank ones. This is a ``StreamParser``."""
+
+    def __init__(self, max_line_bytes: int = MAX_SSE_EVENT_BYTES) -> None:
+        self._max_line_bytes = max_line_bytes
+        self._pending: list[bytes] = []  # pieces of an incomplete line
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        lines = []
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            lines += self._complete(end)
+        if rest:
+            self._pending.append(rest)
+            self._size += len(rest)
+        if self._size > self._max_line_bytes:
+            raise EventTooLong
+        return lines
+
+    def close(self) -> list[bytes]:
+        """Return the line that the end of the body completes, because the last line feed may be missing."""
+        return self._complete(b"")
+
+    def _complete(self, end: bytes) -> list[bytes]:
+        line = b"".join([*self._pending, end]).removeprefix(_BYTE_ORDER_MARK).strip()
+        self._pending.clear()
+        self._size = 0
+        return [line] if line else []

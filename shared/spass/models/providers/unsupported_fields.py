@@ -53,8 +53,8 @@ def reject_image_urls(request: ChatRequest, provider: str) -> None:
         raise BackendUnsupported(f"{provider} does not fetch pictures. Send them as data: URLs.", param="messages")
 
 
-def reasoning_effort(request: ChatRequest, provider: str) -> str | None:
-    """Return ``reasoning_effort`` as Anthropic and Bedrock name it.
+def reasoning_effort(request: ChatRequest, provider: str, levels: Collection[str] = _EFFORTS) -> str | None:
+    """Return ``reasoning_effort``. By default, ``levels`` are those of Anthropic and Bedrock.
 
     Raises:
         BackendUnsupported: the provider does not have this level.
@@ -62,10 +62,10 @@ def reasoning_effort(request: ChatRequest, provider: str) -> str | None:
     effort = request.extra.get("reasoning_effort")
     if effort is None:
         return None
-    if effort in _EFFORTS:
+    if effort in levels:
         return str(effort)
     raise BackendUnsupported(
-        f"{provider} does not support reasoning_effort '{effort}'. Use one of: {', '.join(_EFFORTS)}.", param="reasoning_effort"
+        f"{provider} does not support reasoning_effort '{effort}'. Use one of: {', '.join(levels)}.", param="reasoning_effort"
     )
 
 

@@ -22,7 +22,7 @@ from spass.models.errors import (
     BackendRateLimited,
     BackendUnavailable,
 )
-from spass.models.providers.anthropic_wire import DEFAULT_MAX_TOKENS, messages_body
+from spass.models.providers.anthropic import DEFAULT_MAX_TOKENS, messages_body
 from spass.models.types import ChatRequest, EmbeddingRequest, NamedTool, Provider, ToolChoice
 from tests.unit.models.scripted_upstream import (
     CALL,

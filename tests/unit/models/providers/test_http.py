@@ -36,7 +36,7 @@ from spass.models.provider_registry import PROVIDERS
 from spass.models.providers import http, make_provider
 from spass.models.providers.error_responses import error_from_response, retry_after
 from spass.models.providers.http import translate_errors
-from spass.models.providers.openai import OpenAi
+from spass.models.providers.openai_compatible import OpenAi
 from spass.models.router import Router
 from spass.models.types import Provider
 from spass.tenancy.config import LlmConfig

@@ -393,7 +393,17 @@ async def test_a_stream_without_its_last_line_is_an_error(lines: list[Payload]) 
 
 
 @pytest.mark.parametrize(
-    "damaged", [b'{"message"', b"Bad Gateway", b"[]", b'{"message": {"tool_calls": [{}]}}', b'{"done": "?"}']
+    "damaged",
+    [
+        b'{"message"',
+        b"Bad Gateway",
+        b"[]",
+        b"[1]",
+        b"null",
+        b"[" * 100_000,
+        b'{"message": {"tool_calls": [{}]}}',
+        b'{"done": "?"}',
+    ],
 )
 async def test_a_damaged_line_is_an_error_after_the_text_before_it(damaged: bytes) -> None:
     deltas: list[ChatDelta] = []

@@ -1,12 +1,13 @@
-"""The parser of server-sent events."""
+"""The parsers of server-sent events and of lines."""
 
+import json
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.models.providers.sse import EventTooLong, ServerSentEvent, SseParser
+from spass.models.providers.sse import EventTooLong, LineParser, ServerSentEvent, SseParser
 
 
 def parse(*chunks: bytes) -> list[ServerSentEvent]:
@@ -67,3 +68,42 @@ def test_the_size_of_chunks_changes_nothing(texts: list[str], end: str, cuts: li
     borders = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
     pieces = [body[start:stop] for start, stop in pairwise(borders)]
     assert parse(*pieces) == parse(body) == [ServerSentEvent("e", text) for text in texts]
+
+
+def split_lines(*chunks: bytes) -> list[bytes]:
+    parser = LineParser()
+    return [line for chunk in chunks for line in parser.feed(chunk)] + parser.close()
+
+
+def test_blank_lines_and_a_byte_order_mark_are_skipped() -> None:
+    assert split_lines(b'\xef\xbb\xbf{"text": "a"}\n\n \r\n{"text": "b"}\r\n\n') == [b'{"text": "a"}', b'{"text": "b"}']
+
+
+def test_a_line_is_returned_when_it_is_complete() -> None:
+    parser = LineParser()
+    assert parser.feed(b'{"text":') == []
+    assert parser.feed(b' "a"}') == []
+    assert parser.feed(b'\n{"text"') == [b'{"text": "a"}']
+
+
+def test_the_end_of_the_body_completes_a_line_without_its_line_feed() -> None:
+    assert split_lines(b'{"text": "a"}\n{"text": "b"}') == [b'{"text": "a"}', b'{"text": "b"}']
+
+
+def test_an_endless_line_is_too_long() -> None:
+    parser = LineParser(max_line_bytes=100)
+    for _ in range(10):
+        parser.feed(b'{"text": "a line that is short enough"}\n')
+    with pytest.raises(EventTooLong):
+        for _ in range(20):
+            parser.feed(b"more and ")
+
+
+@given(
+    st.lists(st.text(alphabet="aé😀\u2028 :{}", max_size=6), min_size=1, max_size=5), st.lists(st.integers(0, 200), max_size=20)
+)
+def test_the_size_of_chunks_changes_no_line(texts: list[str], cuts: list[int]) -> None:
+    lines = [json.dumps(text, ensure_ascii=False).encode() for text in texts]
+    body = b"".join(line + b"\n" for line in lines)
+    borders = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
+    assert split_lines(*[body[start:stop] for start, stop in pairwise(borders)]) == split_lines(body) == lines

@@ -8,7 +8,7 @@ import pytest
 
 from spass.core.messages import Message, Role
 from spass.models.errors import AttemptFailed, BackendTimeout
-from spass.models.providers.openai import OpenAi
+from spass.models.providers.openai_compatible import OpenAi
 from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 from tests.unit.models.scripted_upstream import backend, context
 from tests.unit.virtual_time import virtual_time
