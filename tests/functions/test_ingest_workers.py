@@ -15,7 +15,7 @@ from spass.core.jobs import IngestPart, Job, body_of
 from spass.core.messages import Json
 from spass.jobs.background import background_handler
 from spass.models.errors import BackendUnavailable
-from spass.rag.ingest.settings import IngestSettings
+from spass.rag.ingest.lease import IngestSettings
 from spass.testing.event_log import EventLog
 from spass.web.worker_function import WorkerFunction, worker_handler
 from tests.functions.gateway import BUCKET, Gateway

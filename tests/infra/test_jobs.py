@@ -16,7 +16,7 @@ from .conftest import Deployment, actions_of, statements_of
 NAMES = [worker.function_name for worker in WORKERS]
 OF_CLOCK = [worker.function_name for worker in WORKERS if worker.trigger is Trigger.HOURLY]
 FIFTEEN_MINUTES = 900
-PARTS_OF_A_TENANT = 8  # spass/rag/ingest/publish.py
+PARTS_OF_A_TENANT = 8  # spass/rag/ingest/parts.py
 
 
 @pytest.mark.parametrize("worker", WORKERS, ids=NAMES)

@@ -19,7 +19,7 @@ from spass.jobs.background import background_handler
 from spass.jobs.dispatch import Dispatcher
 from spass.models.types import EmbeddingReply
 from spass.rag.index.cache import ObjectCache
-from spass.rag.ingest.settings import IngestSettings
+from spass.rag.ingest.lease import IngestSettings
 from spass.rag.ingest.sweep import sweep_uploads
 from spass.rag.ingest.upload_record import UploadRecord, record_of
 from spass.store import keys

@@ -7,7 +7,7 @@ from spass.jobs.dispatch import Handler, NotHandled
 from spass.jobs.messages import Task
 from spass.metering import audit
 from spass.rag.index.cache import ObjectCache
-from spass.rag.ingest.settings import DEFAULTS, IngestSettings
+from spass.rag.ingest.lease import DEFAULTS, IngestSettings
 from spass.rag.ingest.uploaded_file import UploadedFile
 from spass.rag.ingest.worker import IngestWorker
 from spass.rag.write.merge_job import merge

@@ -5,7 +5,7 @@ import pytest
 from spass.aws.clients import Aws
 from spass.core.ids import TenantId
 from spass.core.time import now_s
-from spass.rag.ingest.settings import IngestSettings
+from spass.rag.ingest.lease import IngestSettings
 from tests.unit.rag.ingest.harness import IngestHarness
 
 

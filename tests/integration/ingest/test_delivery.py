@@ -15,7 +15,7 @@ from spass.core.jobs import Job, body_of
 from spass.models.types import EmbeddingReply
 from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import DocumentPatch, NewDocument
-from spass.rag.ingest.publish import MAX_QUEUED_PARTS
+from spass.rag.ingest.parts import MAX_QUEUED_PARTS
 from spass.store.invocation import ServiceCall
 from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Crash, Fault, FaultPlan, inject

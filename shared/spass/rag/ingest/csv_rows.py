@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import Final
 
-from spass.rag.ingest.blocks import LineCount
 from spass.rag.ingest.plan import IngestRefused, Position
-from spass.rag.ingest.records import RawRecord, RecordSplitter
+from spass.rag.ingest.records import LineCount, RawRecord, RecordSplitter
 
 _TEXT: Final = "text"
 _ID: Final = "id"

@@ -4,9 +4,9 @@ A transaction stores a batch: its documents, the position after them and the cou
 exactly once, even if a worker dies.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from spass.calls.scope import Scope
@@ -15,12 +15,12 @@ from spass.core.errors import Conflict, InvalidInput, SpassError, StorageUnavail
 from spass.core.ids import random_suffix
 from spass.core.time import Deadline, now_s
 from spass.rag.index.answers import WriteAnswer
-from spass.rag.ingest.batches import Batch, group_into_batches
+from spass.rag.index.documents import NewDocument
+from spass.rag.ingest.lease import IngestSettings
 from spass.rag.ingest.parts import PartRecord, part_of
-from spass.rag.ingest.plan import FileKind
+from spass.rag.ingest.plan import Entry, FileKind, Position, UploadError
 from spass.rag.ingest.reading import entries
-from spass.rag.ingest.settings import IngestSettings
-from spass.rag.ingest.supersession import check_not_superseded, not_superseded
+from spass.rag.ingest.transitions import check_not_superseded, not_superseded
 from spass.rag.ingest.upload_record import ACTIVE, MAX_ERRORS, UploadRecord, encode_errors, read_record, upload_key
 from spass.rag.write.writer import Writer
 from spass.store.attributes import Value
@@ -30,13 +30,75 @@ from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Absent, Condition, Equals, OneOf, Update, Write
 
-ROUTE: Final = "ingest"
+_ROUTE: Final = "ingest"
 """The name of the route in the audit records of an upload's embedding calls."""
 LAST_SECONDS: Final = 90.0
 """A worker does not begin another batch if it has less time left than this, or than its slowest batch took."""
-SLICE_SECONDS: Final = 180.0
+_SLICE_SECONDS: Final = 180.0
 """After this time a worker sends a part to the end of the queue, so that waiting files get their turn."""
 _ATTEMPTS: Final = 3  # per batch, because other writers may change the upload or the index in the meantime
+
+_MAX_TEXT_BYTES: Final = 2**20  # of one batch; the slowest backend needs some minutes to embed them
+_MAX_READ_BYTES: Final = 4 * 2**20  # of the file for one batch, so that a file with few valid documents shows progress too
+_MAX_ERRORS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Consecutive ``entries`` from ``start`` on. All document ids differ. ``last`` is True for the last batch of a part."""
+
+    start: Position
+    entries: list[Entry] = field(default_factory=list)
+    last: bool = False
+
+    @property
+    def documents(self) -> list[NewDocument]:
+        return [entry.document for entry in self.entries if entry.document]
+
+    @property
+    def errors(self) -> list[UploadError]:
+        return [entry.error for entry in self.entries if entry.error]
+
+    @property
+    def next_position(self) -> Position:
+        """Return the position at which the next batch begins."""
+        return self.entries[-1].next_position if self.entries else self.start
+
+    def split(self) -> "tuple[_Batch, _Batch]":
+        """Split a batch of at least two documents after half of its documents."""
+        with_document = [number for number, entry in enumerate(self.entries) if entry.document]
+        middle = with_document[len(with_document) // 2]
+        first = _Batch(self.start, self.entries[:middle])
+        return first, _Batch(first.next_position, self.entries[middle:], self.last)
+
+    def reject_documents(self, code: str, message: str) -> "_Batch":
+        """Return this batch with an error instead of each document."""
+        return replace(self, entries=[_reject(entry, code, message) if entry.document else entry for entry in self.entries])
+
+
+def _reject(entry: Entry, code: str, message: str) -> Entry:
+    return replace(entry, document=None, error=UploadError.shortened(entry.line, code, message))
+
+
+async def _group_into_batches(entries: AsyncIterator[Entry], start: Position, max_documents: int) -> AsyncGenerator[_Batch, None]:
+    """Group ``entries``, which begin at ``start``, into batches. Always yield a last batch, even an empty one.
+
+    A document with an id that the batch already contains begins a new batch: a later append must replace the earlier document.
+    """
+    batch, ids, text_bytes = _Batch(start), set[str](), 0
+    async for entry in entries:
+        document = entry.document
+        size = len(document.text.encode()) if document else 0
+        full = len(ids) >= max_documents or len(batch.entries) - len(ids) >= _MAX_ERRORS
+        full = full or batch.next_position.offset - batch.start.offset >= _MAX_READ_BYTES
+        if full or (document and ids and (document.id in ids or text_bytes + size > _MAX_TEXT_BYTES)):
+            yield batch
+            batch, ids, text_bytes = _Batch(batch.next_position), set(), 0
+        batch.entries.append(entry)
+        if document:
+            ids.add(document.id)
+            text_bytes += size
+    yield replace(batch, last=True)
 
 
 class BatchConflict(Conflict):
@@ -72,7 +134,7 @@ class PartRun:
         self._scope = Scope.for_job(
             store,
             deadline,
-            route=ROUTE,
+            route=_ROUTE,
             user=record.user,
             request_id=record.request_id,
             token_id=record.token_id,
@@ -96,7 +158,7 @@ class PartRun:
         blocks = self._store.uploads.blocks(record.key, record.version, start.offset, part.end)
         async with aclosing(blocks):
             read = entries(FileKind(record.kind), record.columns, record.filename, blocks, start, part.end)
-            async with aclosing(group_into_batches(read, start, self._settings.batch_documents)) as batches:
+            async with aclosing(_group_into_batches(read, start, self._settings.batch_documents)) as batches:
                 async for batch in batches:
                     before = self._deadline.remaining()
                     part = await self._store_batch(part, batch)
@@ -107,9 +169,9 @@ class PartRun:
 
     def _time_is_up(self) -> bool:
         remaining_s = self._deadline.remaining()
-        return remaining_s < max(LAST_SECONDS, self._slowest) or self._seconds_at_start - remaining_s >= SLICE_SECONDS
+        return remaining_s < max(LAST_SECONDS, self._slowest) or self._seconds_at_start - remaining_s >= _SLICE_SECONDS
 
-    async def _store_batch(self, part: PartRecord, batch: Batch) -> PartRecord:
+    async def _store_batch(self, part: PartRecord, batch: _Batch) -> PartRecord:
         """Store ``batch`` and return the part after it. If the embedding model refuses a document, only that document fails."""
         try:
             return await self._advance(part, batch)
@@ -124,7 +186,7 @@ class PartRun:
                 raise
             return await self._advance(part, batch.reject_documents(error.code, error.message))
 
-    async def _advance(self, part: PartRecord, batch: Batch) -> PartRecord:
+    async def _advance(self, part: PartRecord, batch: _Batch) -> PartRecord:
         after = replace(
             part,
             position=batch.next_position,
@@ -151,7 +213,7 @@ class PartRun:
                 return after
         raise StorageUnavailable("The index is changing; try again.", retry_after=1)
 
-    async def _write(self, part: PartRecord, after: PartRecord, batch: Batch) -> None:
+    async def _write(self, part: PartRecord, after: PartRecord, batch: _Batch) -> None:
         advance = _Advance(self._store, self._record, part, after, batch)
         if batch.documents:
             answer = await self._writer.append(self._scope, self._record.index, batch.documents, advance)
@@ -174,7 +236,7 @@ class _Advance:
     record: UploadRecord
     before: PartRecord
     after: PartRecord
-    batch: Batch
+    batch: _Batch
 
     async def writes(self, answer: WriteAnswer, /) -> Sequence[Write]:
         """Return the writes to commit together with the append whose result is ``answer``.

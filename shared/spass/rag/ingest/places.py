@@ -58,17 +58,6 @@ def delay_after(error: Exception) -> int | None:
     return math.ceil(error.retry_after + random.uniform(0, _JITTER_SECONDS))  # noqa: S311 (jitter)
 
 
-async def put_back(store: TenantStore, delivery: Delivery, seconds: int) -> None:
-    """Send the task of ``delivery`` again, which keeps its place, so that it is delivered after ``seconds``.
-
-    A new message, because a changed visibility would count as a delivery.
-
-    Raises:
-        StorageUnavailable: the queue does not answer; deliver the message again.
-    """
-    await store.jobs.send_body(WorkKind.FILES, delivery.body, delay=seconds)
-
-
 def names_of(record: UploadRecord) -> set[str]:
     """Return the names of an upload's places, without the numbers of parts."""
     return {_hash(record.id), _hash(own_upload(record.key, record.revision))}

@@ -1,17 +1,20 @@
-"""Split a file into records, and turn them into documents with the same checks as the HTTP route."""
+"""Split a file into records, such as the lines of JSONL, and turn them into documents with the same checks as the HTTP route."""
 
+import hashlib
 import re
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, Final
 
 from pydantic import JsonValue, ValidationError
 
 from spass.core.errors import SpassError
-from spass.rag.index.documents import MAX_METADATA_BYTES, MAX_TEXT_BYTES, NewDocument, metadata_json
-from spass.rag.ingest.blocks import LineCount
-from spass.rag.ingest.filenames import document_id
+from spass.core.json import InvalidJson, dump_bytes, read_object
+from spass.core.messages import Json
+from spass.rag.index.documents import MAX_METADATA_BYTES, MAX_METADATA_DEPTH, MAX_TEXT_BYTES, NewDocument, metadata_json
 from spass.rag.ingest.plan import Entry, IngestRefused, Position
 from spass.tenancy.validation_messages import explain_error
 
@@ -21,6 +24,35 @@ MAX_RECORD_BYTES: Final = _ESCAPE_BYTES * (MAX_TEXT_BYTES + MAX_METADATA_BYTES) 
 _LINE_END: Final = b"\r\n"
 _PLACEHOLDER_ID: Final = "unnamed"  # while a document without an id is checked
 _MAX_SHOWN_NAME: Final = 64  # characters; a name comes from the file and may have any length
+
+_SAFE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._:-]+")
+_MAX_ID_CHARS: Final = 112
+"""An id has at most 128 characters, of which ``#`` and the number need up to 16."""
+_MAX_METADATA_BYTES: Final = 1024
+"""Half of the limit of metadata (2 KiB). A name is longer only if JSON escapes many of its characters."""
+
+_MAX_DEPTH: Final = MAX_METADATA_DEPTH + 4
+"""Larger than the limit of metadata, so that the check of metadata reports the error instead of the parser."""
+
+
+class LineCount:
+    """Count lines that end with LF, CR or CRLF, or only with LF. ``line`` is the number of the current line."""
+
+    def __init__(self, line: int = 1, *, cr_ends_line: bool = True) -> None:
+        self.line = line
+        self._cr_ends_line = cr_ends_line
+        self._after_cr = False
+
+    def add(self, data: bytes) -> None:
+        self.line += data.count(b"\n")
+        if not self._cr_ends_line or not data:
+            return
+        if b"\r" in data:
+            self.line += data.count(b"\r") - data.count(b"\r\n")
+        if self._after_cr and data.startswith(b"\n"):
+            self.line -= 1
+        self._after_cr = data.endswith(b"\r")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +147,34 @@ class RecordSplitter(ABC):
         self._counted = until
 
 
+class LineSplitter(RecordSplitter):
+    """Split a file into lines at LF. A CR before the LF counts as a blank."""
+
+    _BLANK_LINES = re.compile(rb"(?:[ \t\r]*+\n)*+")
+    _NUMBERED_BY_LINE = True
+
+    def __init__(self, position: Position) -> None:
+        super().__init__(position, LineCount(position.line, cr_ends_line=False))
+
+    def _record_end(self, data: bytes, begin: int) -> int | None:
+        return data.find(b"\n", begin) + 1 or None
+
+
+def fields_of_line(line: bytes) -> Mapping[str, Json]:
+    """Return the fields of the document on ``line``.
+
+    Raises:
+        IngestRefused: the line is not a JSON object in UTF-8.
+    """
+    try:
+        return read_object(line.decode(), max_depth=_MAX_DEPTH)
+    except UnicodeDecodeError:
+        raise IngestRefused("not_utf8", "The line is not UTF-8.") from None
+    except InvalidJson as error:
+        reason = error.reason if error.position is None else f"it is not valid JSON from character {error.position + 1} on"
+        raise IngestRefused("invalid_request", f"The line is not a document: {reason}.") from None
+
+
 def parse_entry(record: RawRecord, parse: Callable[[bytes], Mapping[str, object]], filename: str) -> Entry:
     """Return an entry with the document of ``record``, or with the error if the record is not a valid document.
 
@@ -167,3 +227,34 @@ def _describe(error: ValidationError) -> str:
     where = ".".join(str(part)[:_MAX_SHOWN_NAME] for part in problems[0]["loc"])
     message = f"{where}: {explain_error(problems[0]['type'], problems[0]['msg'])}"
     return f"{message} (and {len(problems) - 1} more)" if len(problems) > 1 else message
+
+
+def document_id(filename: str, number: int) -> str:
+    """Return the id for an entry without an id: ``<filename>#<number>``.
+
+    If the filename is too long or has characters that an id must not have, remove its accents, replace each run of such
+    characters by ``-``, shorten it, and add 8 hex digits of the SHA-256 of the filename.
+    """
+    return f"{_slug(filename)}#{number}"
+
+
+@lru_cache(maxsize=16)
+def metadata_name(filename: str) -> str:
+    """Return the filename for the metadata of a document, cut to at most 1 KiB of JSON."""
+    name = filename.encode("utf-8", "replace").decode()
+    if len(dump_bytes(name)) <= _MAX_METADATA_BYTES:
+        return name
+    shortened = name[:_MAX_METADATA_BYTES]
+    while len(dump_bytes(shortened)) > _MAX_METADATA_BYTES - len("…".encode()):
+        shortened = shortened[:-1]
+    return f"{shortened}…"
+
+
+@lru_cache(maxsize=16)
+def _slug(filename: str) -> str:
+    if len(filename) <= _MAX_ID_CHARS and _SAFE_NAME.fullmatch(filename):
+        return filename
+    digest = hashlib.sha256(filename.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    plain = unicodedata.normalize("NFKD", filename).encode("ascii", "ignore").decode()
+    slug = _UNSAFE.sub("-", plain).lstrip("._:-")[: _MAX_ID_CHARS - len(digest) - 1].rstrip("-")
+    return f"{slug or 'file'}-{digest}"

@@ -7,8 +7,8 @@ from typing import Final
 from spass.core.ids import IndexId
 from spass.core.jobs import IngestUpload, WorkKind
 from spass.core.time import Deadline
+from spass.rag.ingest.parts import republish_parts
 from spass.rag.ingest.places import names_of, upload_of
-from spass.rag.ingest.publish import republish_parts
 from spass.rag.ingest.transitions import end_failed
 from spass.rag.ingest.upload_record import ABANDONED, UploadRecord, record_of, upload_key
 from spass.store import keys

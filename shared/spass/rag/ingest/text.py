@@ -5,17 +5,14 @@ A chunk is a byte range of the file that neither begins nor ends with blanks. To
 
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 from pydantic import JsonValue
 
-from spass.rag.ingest.blocks import LineCount
-from spass.rag.ingest.chunk_end import WINDOW_BYTES, ChunkEnd, TextWindow, align_to_character, find_chunk_end
-from spass.rag.ingest.filenames import metadata_name
 from spass.rag.ingest.plan import Entry, FileKind, Position
-from spass.rag.ingest.records import build_document
+from spass.rag.ingest.records import LineCount, build_document, metadata_name
 
 _BLANKS: Final = re.compile(
     rb"(?:[\s\x1c-\x1f]++|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80)*+"
@@ -23,6 +20,166 @@ _BLANKS: Final = re.compile(
 """The characters of ``str.isspace``, in UTF-8."""
 _LEADING_BLANK_BYTES: Final = 64  # of the blanks before a chunk; earlier ones do not affect where the chunk ends
 _START_OF_FILE: Final = b"\n\n"
+
+CHUNK_BYTES: Final = 1024
+"""The largest chunk that is not code. The built-in embedding model reads 256 tokens, which is about 1 KiB of
+English. For a longer text it averages the vectors of several pieces, and such an average is not similar to any query."""
+_MIN_CHUNK_BYTES: Final = CHUNK_BYTES // 4
+"""The smallest chunk, unless its section ends earlier. A shorter chunk contains too little information."""
+MAX_CODE_BYTES: Final = CHUNK_BYTES * 4
+"""The largest fenced code block that is not split. Half of a function is of little use to a reader."""
+_OUTLINE_BYTES: Final = CHUNK_BYTES + 512  # enough to find the outline, unless they end within a code block
+_WINDOW_BYTES: Final = MAX_CODE_BYTES + 512
+_SEARCH_END: Final = CHUNK_BYTES + 64  # a match that ends here may show that the chunk can end at CHUNK_BYTES
+
+_BLANK_LINE: Final = re.compile(rb"(?:\r\n|\r(?!\n)|\n)[ \t]*[\r\n]")
+_SENTENCE: Final = re.compile(
+    rb"""(?: [.](?<=[^\s.][^\s.][^\s.][.])                      # after fewer than three characters it ends an abbreviation
+           | [!?] | \xe2\x80\xa6 | \xe0\xa5\xa4 | \xd8\x9f )    # an ellipsis; Hindi, Arabic
+         (?: ["')\]] | \xe2\x80[\x99\x9c\x9d] | \xc2\xbb )*     # closing quotes and brackets
+         (?= \s+ [^\sa-z] )                                     # no sentence begins with a small letter
+       | (?: \xe3\x80\x82 | \xef\xbc[\x81\x9f] )                # Chinese and Japanese: without a space after it
+         (?: \xe3\x80[\x8d\x8f] | \xe2\x80\x9d )*""",
+    re.VERBOSE,
+)
+_HEADING_OR_FENCE: Final = re.compile(
+    rb"""[\r\n]
+         (?: [ \t]* (?P<fence> `{3,}(?= [^`\r\n]{0,200} (?:[\r\n]|\Z) ) | ~{3,} ) [ \t]* (?P<info> [^\r\n]{0,200} )
+           | [ ]{0,3} \#{1,6} (?= [ \t\r\n] | \Z ) [^\r\n]{0,200}
+           | (?: (?<=\n\n) | (?<=\r\n\r\n) | (?<=\r\r) )
+             [^\s=-] [^\r\n]{0,200} (?: \r\n? | \n ) [ ]{0,3} (?: ={1,200} | -{2,200} ) [ \t]{0,20} (?= [\r\n] | \Z ) )""",
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _TextWindow:
+    """The bytes that decide where a chunk ends."""
+
+    body: bytes
+    """The first ``_WINDOW_BYTES`` bytes from the start of the chunk. Only at the end of the file there are fewer."""
+    leading_blanks: bytes
+    """The blanks before ``body``. They show whether ``body`` begins at the start of a line."""
+    fence: str
+    """The opening fence of the code block in which ``body`` begins, or empty."""
+    markdown: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _ChunkEnd:
+    """The chunk is the first ``size`` bytes. If it ends within a code block, ``fence`` is the opening fence of that block."""
+
+    size: int
+    fence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _CodeBlock:
+    """The bytes ``[begin, end)`` of a fenced code block, from the opening fence to the closing one."""
+
+    begin: int
+    end: int
+    fence: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Outline:
+    headings_end: int = 0
+    """The end of the headings at the start of the window."""
+    next_section: int | None = None
+    """The start of the next section, if it is near enough to end the chunk."""
+    code_blocks: tuple[_CodeBlock, ...] = ()
+    ends_in_code: bool = False
+    """True if the last code block is not closed in the bytes that were read."""
+
+
+def _find_chunk_end(window: _TextWindow) -> _ChunkEnd:
+    """Return the end of the chunk at the start of ``window``.
+
+    A section of at most ``CHUNK_BYTES`` is one chunk. A longer section is split after the last paragraph or code block that fits.
+    If there is none, it is split after the last sentence, line, word or character that fits, in this order of preference.
+
+    Raises:
+        UnicodeDecodeError: the text is not UTF-8.
+    """
+    body = window.body
+    outline = _Outline()
+    if window.markdown:
+        outline = _find_outline(window, body[:_OUTLINE_BYTES])
+        if outline.ends_in_code:
+            outline = _find_outline(window, body)
+    if not body[CHUNK_BYTES : outline.next_section].strip():
+        return _ChunkEnd(_strip_end(body, outline.next_section))
+    min_end = outline.headings_end + _MIN_CHUNK_BYTES
+    blank_lines = [blank.start() for blank in _BLANK_LINE.finditer(body, min_end, _SEARCH_END)]
+    code_edges = [edge for code in outline.code_blocks for edge in (code.begin, code.end) if edge >= min_end]
+    edges = (*blank_lines, *code_edges)
+    end = _last_that_fits(edge for edge in edges if not any(code.begin < edge < code.end for code in outline.code_blocks))
+    if end:
+        return _ChunkEnd(_strip_end(body, end))
+    for code in outline.code_blocks:
+        if code.begin < CHUNK_BYTES < code.end:
+            if code.end <= MAX_CODE_BYTES and not window.fence:
+                return _ChunkEnd(_strip_end(body, code.end))
+            return _ChunkEnd(_strip_end(body, _last_that_fits(blank_lines) or _find_end_of_word(body, min_end)), code.fence)
+    sentences = (sentence.end() for sentence in _SENTENCE.finditer(body, min_end, _SEARCH_END))
+    return _ChunkEnd(_strip_end(body, _last_that_fits(sentences) or _find_end_of_word(body, min_end)))
+
+
+def _align_to_character(data: bytes, end: int) -> int:
+    """Return the largest offset up to ``end`` that does not split a UTF-8 character."""
+    while 0 < end < len(data) and data[end] & 0xC0 == 0x80:
+        end -= 1
+    return end
+
+
+def _strip_end(body: bytes, end: int | None) -> int:
+    """Return the offset after the last character before ``end`` that is not blank."""
+    text = body[:end].rstrip()
+    return len(text) if b" " < text[-1:] < b"\x80" else len(text.decode().rstrip().encode())
+
+
+def _find_outline(window: _TextWindow, body: bytes) -> _Outline:
+    """Return the outline of ``body``, which is the body of ``window`` or a prefix of it."""
+    fence, fence_start, headings_end = window.fence, 0, 0
+    code_blocks: list[_CodeBlock] = []
+    next_section = None
+    for line in _HEADING_OR_FENCE.finditer(window.leading_blanks + body):
+        start = max(0, line.start() + 1 - len(window.leading_blanks))
+        end = line.end() - len(window.leading_blanks)
+        if fence:
+            if _closes_fence(line, fence):
+                code_blocks.append(_CodeBlock(fence_start, end, fence))
+                fence = ""
+        elif start > CHUNK_BYTES and body[CHUNK_BYTES:start].strip():
+            break
+        elif line["fence"]:
+            fence, fence_start = line["fence"].decode(), start
+        elif body[headings_end:start].strip() or start > 2 * _MIN_CHUNK_BYTES:
+            next_section = start
+            break
+        else:
+            headings_end = end
+    if fence:
+        code_blocks.append(_CodeBlock(fence_start, len(body), fence))
+    return _Outline(headings_end, next_section, tuple(code_blocks), ends_in_code=bool(fence))
+
+
+def _closes_fence(line: "re.Match[bytes]", fence: str) -> bool:
+    return bool(line["fence"]) and line["fence"].startswith(fence.encode()) and not line["info"].strip()
+
+
+def _last_that_fits(ends: Iterable[int]) -> int:
+    """Return the last of ``ends`` that makes a chunk of at most ``CHUNK_BYTES``, or 0."""
+    return max((end for end in ends if end <= CHUNK_BYTES), default=0)
+
+
+def _find_end_of_word(body: bytes, min_end: int) -> int:
+    for blanks in (b"\n\r", b" \t"):
+        end = max(body.rfind(bytes([blank]), min_end, CHUNK_BYTES + 1) for blank in blanks)
+        if end > 0:
+            return end
+    return _align_to_character(body, CHUNK_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +189,12 @@ class Chunk:
     line: int
     next_position: Position
     """The position after ``data``. The blanks that follow it are before the next chunk."""
-    window: TextWindow
+    window: _TextWindow
 
     def is_same_if_file_ends(self, end: int) -> bool:
         """Return whether this chunk would be the same if the file ended at offset ``end``."""
         body = self.window.body[: end - self.begin]
-        return find_chunk_end(replace(self.window, body=body)) == ChunkEnd(len(self.data), self.next_position.fence)
+        return _find_chunk_end(replace(self.window, body=body)) == _ChunkEnd(len(self.data), self.next_position.fence)
 
 
 class Chunker:
@@ -63,16 +220,16 @@ class Chunker:
         at = 0
         while True:
             begin = _end_of_blanks(data, at)
-            if begin == len(data) or (len(data) - begin < WINDOW_BYTES and not final):
+            if begin == len(data) or (len(data) - begin < _WINDOW_BYTES and not final):
                 break
             chunk = self._chunk(data, at, begin)
             at = begin + len(chunk.data)
             self._recent.append(chunk)
-            while self._recent[0].begin + WINDOW_BYTES <= chunk.next_position.offset:
+            while self._recent[0].begin + _WINDOW_BYTES <= chunk.next_position.offset:
                 self._recent.popleft()
             yield chunk
         if begin - at > _LEADING_BLANK_BYTES:
-            drop_end = align_to_character(data, begin - _LEADING_BLANK_BYTES)
+            drop_end = _align_to_character(data, begin - _LEADING_BLANK_BYTES)
             self._lines.add(data[at:drop_end])
             at = drop_end
         self._data = data[at:]
@@ -87,8 +244,8 @@ class Chunker:
         leading_blanks = data[max(at, begin - _LEADING_BLANK_BYTES) : begin]
         if self._number == 1:
             leading_blanks = _START_OF_FILE + leading_blanks
-        window = TextWindow(data[begin : begin + WINDOW_BYTES], leading_blanks, self._fence, self._markdown)
-        chunk_end = find_chunk_end(window)
+        window = _TextWindow(data[begin : begin + _WINDOW_BYTES], leading_blanks, self._fence, self._markdown)
+        chunk_end = _find_chunk_end(window)
         end = begin + chunk_end.size
         self._lines.add(data[at:begin])
         line = self._lines.line

@@ -1,13 +1,16 @@
-"""Change the state of an upload: lease, plan, restart or end it. ``part_run`` stores its progress."""
+"""Change the state of an upload: lease, plan, restart or end it, or stop it because a newer object of its key has arrived, in any
+order of events. ``part_run`` stores its progress."""
 
+import hashlib
+from collections.abc import Sequence
 from contextlib import suppress
 
+from spass.core.errors import Conflict
 from spass.core.ids import IndexId, UploadId, random_suffix
 from spass.core.time import now, now_s
 from spass.rag.ingest.lease import LEASE, MessageLease
-from spass.rag.ingest.parts import first_errors
+from spass.rag.ingest.parts import first_errors, release_share, republish_parts
 from spass.rag.ingest.plan import FilePlan, UploadError
-from spass.rag.ingest.publish import release_share, republish_parts
 from spass.rag.ingest.upload_record import (
     ACTIVE,
     KEEP_SECONDS,
@@ -19,13 +22,15 @@ from spass.rag.ingest.upload_record import (
     record_of,
     upload_key,
 )
-from spass.rag.ingest.uploaded_file import UploadedFile
+from spass.rag.ingest.uploaded_file import UploadedFile, own_upload, uploaded_file
 from spass.store import keys
 from spass.store.attributes import Value
+from spass.store.keys import Key
 from spass.store.leases import LeaseLost
 from spass.store.table import TTL, ConditionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import ITEM_ABSENT, Absent, Condition, Equals, Exists, OneOf, Update
+from spass.store.uploads import UPLOADS_PREFIX
+from spass.store.writes import ITEM_ABSENT, Absent, AtMost, Check, Condition, Equals, Exists, OneOf, Update
 
 _IS_ACTIVE = OneOf("status", list(ACTIVE))
 _IS_STOPPED = Equals("status", Status.FAILED) & Exists("stopped")
@@ -189,3 +194,63 @@ async def _end(store: TenantStore, record: UploadRecord, changes: dict[str, Valu
     await release_share(store, record)
     with suppress(ConditionFailed):
         await store.table.write(Update(upload_key(store, record), set=changes, remove=removed, when=when))
+
+
+class Superseded(Conflict):
+    """Raised if a newer object was put under the upload's key."""
+
+    code = "superseded"
+
+
+async def supersede_older(store: TenantStore, file: UploadedFile) -> None:
+    """Stop the ingest of all objects that were put under the same key before ``file``: no further batch of them takes effect.
+
+    If ``file`` has no sequencer, or the event of a newer object arrived first, change nothing.
+    """
+    if file.sequencer:
+        newest: dict[str, Value] = {"newest": file.sequencer, "revision": file.revision, TTL: now_s() + KEEP_SECONDS}
+        try:
+            await store.table.write(Update(_newest_key(store, file.index, file.key), set=newest, when=_is_newest(file.sequencer)))
+        except ConditionFailed:
+            return
+
+
+async def check_not_superseded(store: TenantStore, record: UploadRecord) -> None:
+    """Check that the event of a newer object under the key of the file has not arrived.
+
+    Raises:
+        Superseded: it has arrived.
+    """
+    if record.sequencer:
+        item = await store.table.get(_newest_key(store, record.index, record.key))
+        if item is not None and str(item["newest"]) > record.sequencer:
+            newer = await _upload_of(store, record, str(item["revision"])) if "revision" in item else None
+            name = f", the upload {newer}," if newer is not None else ""
+            raise Superseded(f"A newer version of this file{name} arrived before all of this one was ingested.")
+
+
+async def _upload_of(store: TenantStore, record: UploadRecord, revision: str) -> UploadId:
+    """Return the upload of another ``revision`` of the file of ``record``. It is that of the form, or one of its own."""
+    file = uploaded_file(f"{UPLOADS_PREFIX}{store.tenant}/{record.key}", None, revision)
+    form = file.form_upload if file is not None else None
+    if form is not None:
+        item = await store.table.get(keys.upload(store.tenant, record.index, form))
+        if item is not None and item.get("revision") == revision:
+            return form
+    return own_upload(record.key, revision)
+
+
+def not_superseded(store: TenantStore, record: UploadRecord) -> Sequence[Check]:
+    """Return a check for a transaction: it fails if the event of a newer object has arrived."""
+    if not record.sequencer:
+        return []
+    return [Check(_newest_key(store, record.index, record.key), _is_newest(record.sequencer))]
+
+
+def _newest_key(store: TenantStore, index: IndexId, key: str) -> Key:
+    return keys.upload_newest(store.tenant, index, hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest())
+
+
+def _is_newest(sequencer: str) -> Condition:
+    """Return the condition that the newest known object is not later than ``sequencer``. The item may have expired."""
+    return Absent("newest") | AtMost("newest", sequencer)

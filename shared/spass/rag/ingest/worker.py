@@ -5,8 +5,8 @@ If a file has one part, the worker that plans it also ingests it. If it has more
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from contextlib import nullcontext, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, nullcontext, suppress
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
@@ -22,19 +22,27 @@ from spass.core.errors import (
     UploadNotFound,
     Upstream,
 )
-from spass.core.jobs import Delivery, IngestPart, IngestUpload
+from spass.core.jobs import Delivery, IngestPart, IngestUpload, WorkKind
 from spass.core.messages import Json
 from spass.core.time import Deadline, now
-from spass.rag.ingest.lease import MessageDone, MessageLease, MessageRedelivered
+from spass.rag.index.manifest import read_manifest
+from spass.rag.ingest.lease import IngestSettings, MessageDone, MessageLease, MessageRedelivered
 from spass.rag.ingest.part_run import LAST_SECONDS, PartRun
-from spass.rag.ingest.parts import lease_part, part_key
-from spass.rag.ingest.places import FileTask, delay_after, enter, leave, put_back
-from spass.rag.ingest.plan import IngestRefused, UploadError
-from spass.rag.ingest.planning import plan_upload
-from spass.rag.ingest.publish import publish_parts
-from spass.rag.ingest.settings import IngestSettings
-from spass.rag.ingest.supersession import check_not_superseded, supersede_older
-from spass.rag.ingest.transitions import end_done, end_failed, lease_file, lease_upload, restart, set_status
+from spass.rag.ingest.parts import lease_part, part_key, publish_parts, put_parts
+from spass.rag.ingest.places import FileTask, delay_after, enter, leave
+from spass.rag.ingest.plan import IngestRefused, UploadError, kind_of
+from spass.rag.ingest.reading import survey
+from spass.rag.ingest.transitions import (
+    check_not_superseded,
+    end_done,
+    end_failed,
+    lease_file,
+    lease_upload,
+    restart,
+    set_planned,
+    set_status,
+    supersede_older,
+)
 from spass.rag.ingest.upload_record import Status, UploadRecord, read_record, upload_key
 from spass.rag.ingest.uploaded_file import UploadedFile
 from spass.rag.write.writer import Writer
@@ -49,6 +57,10 @@ _Failure: TypeAlias = IngestRefused | ObjectMissing | SpassError
 
 _RETRIED: Final = (Unavailable, Upstream, DeadlineExceeded)
 _TEMPORARY: Final = (*_RETRIED, LimitExceeded, Internal)
+
+_SURVEY_SECONDS: Final = 600.0
+"""If a worker had at least this time and could not read the whole file, a retry will not succeed either."""
+_SURVEY_TIMEOUT: Final = "survey_timeout"
 
 
 class IngestWorker:
@@ -163,7 +175,8 @@ class IngestWorker:
         except (IngestRefused, ObjectMissing, SpassError) as error:
             if (seconds := delay_after(error)) is not None:
                 await self._release(record, key, part)
-                await put_back(self._store, self._delivery, seconds)
+                # A new message, because a changed visibility would count as a delivery.
+                await self._store.jobs.send_body(WorkKind.FILES, self._delivery.body, delay=seconds)
                 raise MessageDone(keeps_place=True) from error
             is_temporary = isinstance(error, _TEMPORARY)
             with suppress(StorageUnavailable) if is_temporary else nullcontext():
@@ -230,3 +243,47 @@ def _upload_error(error: _Failure) -> UploadError:
             return UploadError(line=None, code="object_missing", message="The file was removed before all of it was ingested.")
         case _:
             return UploadError(line=None, code=error.code, message=error.message)
+
+
+class SurveyTooLong(DeadlineExceeded):
+    """Raised if the worker did not have enough time to read the whole file. A retry may succeed."""
+
+    code = _SURVEY_TIMEOUT
+
+
+async def plan_upload(store: TenantStore, record: UploadRecord, lease: MessageLease, deadline: Deadline) -> UploadRecord:
+    """Read the whole file of a leased upload, put its parts and release the lease. Store nothing if the file is refused.
+
+    Raises:
+        IngestRefused: the file cannot be ingested.
+        Superseded: a newer object was put under its key.
+        ObjectMissing: the file was deleted.
+        SurveyTooLong: the time is up, and the worker began with less than ``_SURVEY_SECONDS``.
+        LeaseLost: another worker has leased the upload, or the upload has ended.
+    """
+    await check_not_superseded(store, record)
+    settings = lease.settings
+    kind = kind_of(record.filename)
+    if kind is None:
+        raise IngestRefused("unsupported_file_type", "The name of a file must end in .jsonl, .csv, .txt or .md.")
+    size = (await store.uploads.head(record.key, record.version)).size
+    if not size:
+        raise IngestRefused("empty_file", "The file is empty.")
+    if size > settings.max_file_bytes:
+        raise IngestRefused("file_too_large", f"The file has {size} bytes; at most {settings.max_file_bytes} are allowed.")
+    part_bytes = settings.small_bytes if size <= settings.small_bytes else settings.part_bytes
+    async with aclosing(store.uploads.blocks(record.key, record.version, 0, size)) as blocks:
+        plan = await survey(kind, _read_until(blocks, deadline), part_bytes=part_bytes)
+    generation = (await read_manifest(store, record.index)).generation
+    await put_parts(store, record, plan.parts)
+    return await set_planned(store, record, lease, size, plan, generation)
+
+
+async def _read_until(blocks: AsyncIterator[bytes], deadline: Deadline) -> AsyncIterator[bytes]:
+    """Yield ``blocks``, or raise ``IngestRefused`` or ``SurveyTooLong`` at the deadline."""
+    message = "The file could not be read in the time that a worker has."
+    had_enough_time = deadline.remaining() >= _SURVEY_SECONDS
+    async for block in blocks:
+        if not deadline.remaining():
+            raise IngestRefused(_SURVEY_TIMEOUT, message) if had_enough_time else SurveyTooLong(message)
+        yield block

@@ -19,7 +19,7 @@ from spass.jobs.messages import parse
 from spass.models.types import EmbeddingReply, pack_rows
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.catalog import describe_index
-from spass.rag.ingest.settings import IngestSettings
+from spass.rag.ingest.lease import IngestSettings
 from spass.rag.ingest.uploads import Upload, Uploads
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.config import GatewayConfig, ModelConfig

@@ -12,9 +12,8 @@ from spass.core.jobs import IngestUpload, body_of
 from spass.core.time import Deadline, now_s
 from spass.models.types import EmbeddingReply
 from spass.rag.ingest.lease import MessageLease
-from spass.rag.ingest.parts import lease_part
+from spass.rag.ingest.parts import MAX_QUEUED_PARTS, lease_part, publish_parts
 from spass.rag.ingest.plan import Position
-from spass.rag.ingest.publish import MAX_QUEUED_PARTS, publish_parts
 from spass.rag.ingest.sweep import SweptUploads, sweep_uploads
 from spass.rag.ingest.transitions import end_failed, restart
 from spass.rag.ingest.upload_record import ABANDONED, read_record
@@ -333,7 +332,7 @@ async def test_a_failed_upload_counts_in_the_limit_of_queued_parts_for_at_most_a
     await publish_parts(harness.store, stale)
     harness.receive()
     tomorrow = now_s() + 24 * 3600
-    for room in ("store.table", "rag.ingest.publish"):
+    for room in ("store.table", "rag.ingest.parts"):
         monkeypatch.setattr(f"spass.{room}.now_s", lambda: tomorrow)
     await plan_upload(harness, "other/a.jsonl")
     assert len(harness.receive()) == MAX_QUEUED_PARTS

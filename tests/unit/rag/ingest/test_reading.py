@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from spass.core.ids import DOCUMENT_ID
 from spass.rag.index.documents import MAX_METADATA_BYTES, metadata_json
-from spass.rag.ingest.filenames import document_id, metadata_name
 from spass.rag.ingest.plan import Entry, FileKind, PartRange, Position, kind_of
 from spass.rag.ingest.reading import entries, survey
+from spass.rag.ingest.records import document_id, metadata_name
 from spass.store.codec import decode, encode
 from tests.unit.rag.ingest.sample_files import NO_PARTS, planned, read, read_part, refusal, repeated, rest_of, streamed
 

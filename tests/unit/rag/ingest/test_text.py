@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 
 from spass.rag.index.documents import MAX_TEXT_BYTES, NewDocument
-from spass.rag.ingest.chunk_end import CHUNK_BYTES, MAX_CODE_BYTES
 from spass.rag.ingest.plan import FileKind
-from spass.rag.ingest.text import Chunker
+from spass.rag.ingest.text import CHUNK_BYTES, MAX_CODE_BYTES, Chunker
 from tests.unit.rag.ingest.sample_files import documents, planned, read
 from tests.unit.rag.ingest.test_reading import texts
 
