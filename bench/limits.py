@@ -25,16 +25,15 @@ from typing import Final
 
 from bench.meter import bytes_of_item
 from bench.processes import emulated_aws
-from spass.aws.attributes import attribute_of
 from spass.aws.clients import Aws
+from spass.aws.dynamodb import attribute_of
 from spass.limits.shard import LimitTable, Reservation
 from spass.limits.shard_state import Caps, NoCapacity
 from spass.limits.shared_limit import SharedLimit, new_call_id
-from spass.store.attributes import Item
 from spass.store.keys import Key, backend_limit
 from spass.store.leases import RENEW_SECONDS
 from spass.store.table import ConditionFailed
-from spass.store.writes import Update
+from spass.store.writes import Item, Update
 from spass.testing.faults import FaultPlan, inject
 
 TO_REACH: Final = 2.0

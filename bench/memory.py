@@ -24,8 +24,8 @@ import numpy as np
 
 from bench.processes import silence_logs, with_one_thread
 from bench.search import Vectors, normal_rows
+from spass.aws.bucket import S3Objects
 from spass.aws.clients import Aws
-from spass.aws.objects import S3Objects
 from spass.core.ids import DocumentId, IndexId, TenantId
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.codes import encode_codes

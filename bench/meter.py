@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar, cast
 
-from spass.aws.attributes import attribute_of
-from spass.store.attributes import Item
+from spass.aws.dynamodb import attribute_of
 from spass.store.invocation import ServiceCall
 from spass.store.table import Page, Query, Reply
+from spass.store.writes import Item
 from spass.testing.faults import FaultPlan, inject
 
 T = TypeVar("T")

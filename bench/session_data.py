@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import boto3
 
 from bench.processes import USER
-from spass.aws.attributes import attribute_of
 from spass.aws.clients import Aws
+from spass.aws.dynamodb import attribute_of
 from spass.core.ids import AgentName, MessageId, SessionId, TenantId, UserId, new_id
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Timestamp, timestamp
@@ -21,8 +21,8 @@ from spass.sessions.hold import acquire_hold
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Hold, HoldKind, Session
 from spass.store import keys
-from spass.store.attributes import Value
 from spass.store.tenant_store import TenantStore
+from spass.store.writes import Value
 from spass.tenancy.scalars import CompactStrategy
 
 if TYPE_CHECKING:

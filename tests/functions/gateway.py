@@ -23,8 +23,8 @@ from pydantic import BaseModel
 from starlette.types import Message
 
 from infra.routes import BINARY_MEDIA_TYPES, ROUTES, Route, Surface
-from spass.aws.attributes import item_of
 from spass.aws.clients import Aws
+from spass.aws.dynamodb import item_of
 from spass.core.messages import Json
 from spass.core.time import Deadline
 from spass.testing.aws import MemoryAws

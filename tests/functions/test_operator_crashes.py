@@ -16,10 +16,9 @@ import pytest
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
 from spass.models.errors import BackendContextLength
 from spass.models.types import CallContext, ChatDelta, ChatRequest
-from spass.store.attributes import Item, Value
 from spass.store.keys import Key
 from spass.store.leases import LEASE_SECONDS
-from spass.store.writes import Put
+from spass.store.writes import Item, Put, Value
 from spass.testing.faults import Fault
 from tests.functions.test_crashes import FAULTS, OUTAGES
 from tests.sampling import SOAK, sampled

@@ -15,9 +15,9 @@ from typing import TypeAlias
 import pytest
 
 from spass.store import keys
-from spass.store.attributes import Item
 from spass.store.invocation import ServiceCall
 from spass.store.leases import LEASE_SECONDS
+from spass.store.writes import Item
 from tests.functions.chat_turns import KINDS, ChatTurn
 from tests.functions.test_crashes import check_end, repeat
 from tests.sampling import sampled

@@ -10,8 +10,8 @@ import pytest
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.models.errors import AttemptFailed, BackendContextLength
 from spass.models.types import CallContext, ChatDelta, ChatRequest
-from spass.store.attributes import Item
 from spass.store.leases import LEASE_SECONDS
+from spass.store.writes import Item
 from spass.testing.model import in_turn
 from tests.functions.stored_texts import journal_texts
 from tests.simulated.chats import AGENT, Answer, Chats, Process

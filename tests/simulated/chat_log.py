@@ -13,7 +13,7 @@ from spass.core.ids import SessionId
 from spass.journal.chunks import Chunk
 from spass.journal.frames import EventId
 from spass.sessions.session import Session, decode_session
-from spass.store.attributes import Item
+from spass.store.writes import Item
 from tests.simulated.invariants import head_violations
 from tests.stream_grammar import Event, SentEvent, answer_text, check_events, check_ids, of_type
 

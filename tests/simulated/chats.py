@@ -31,9 +31,9 @@ from spass.runs.service import Runs
 from spass.sessions.record import TurnRecord, load_turns
 from spass.sessions.service import Sessions
 from spass.sessions.session import Session, decode_session
-from spass.store.attributes import Item
 from spass.store.invocation import CALL_PLAN, ServiceCall
 from spass.store.tenant_store import TenantStore
+from spass.store.writes import Item
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, FaultPlan, inject
 from spass.testing.gateway import ScriptedServices

@@ -29,10 +29,9 @@ from spass.sessions.compaction.steps import CompactionSteps
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Session, decode_session
 from spass.store import keys
-from spass.store.attributes import Item
 from spass.store.invocation import ServiceCall
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import Put
+from spass.store.writes import Item, Put
 from spass.testing.aws import MemoryAws
 from spass.testing.bucket import MemoryBucket
 from spass.testing.faults import Crash, Fault, FaultPlan, inject

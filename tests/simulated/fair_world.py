@@ -13,8 +13,8 @@ from spass.core.ids import TenantId
 from spass.core.jobs import Delivery, WorkKind
 from spass.core.time import Deadline
 from spass.store import keys
-from spass.store.attributes import Item
 from spass.store.tenant_store import TenantStore
+from spass.store.writes import Item
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, FaultPlan, inject
 from tests.simulated.managed_world import VISIBILITY_SECONDS, WORKER_SECONDS, QueuedMessage

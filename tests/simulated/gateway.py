@@ -19,7 +19,7 @@ from spass.sessions.record import load_turns
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession, Session, decode_session
 from spass.sessions.turn_request import TurnRequest, messages_path
-from spass.store.attributes import Item
+from spass.store.writes import Item
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.aws import MemoryAws

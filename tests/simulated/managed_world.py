@@ -33,11 +33,10 @@ from spass.runs.service import Started
 from spass.sessions.record import TurnRecord, load_turns
 from spass.sessions.session import Session, decode_session
 from spass.store import keys
-from spass.store.attributes import Item
 from spass.store.codec import decode, encode
 from spass.store.idempotency import IdempotentRequest
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import Put
+from spass.store.writes import Item, Put
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, FaultPlan, inject
 from tests.simulated.scripted_turns import render_error

@@ -24,8 +24,8 @@ from spass.runs.run import Run
 from spass.runs.service import Runs
 from spass.sessions.service import Sessions
 from spass.sessions.turn_request import messages_path
-from spass.store.attributes import Item
 from spass.store.idempotency import IdempotentRequest
+from spass.store.writes import Item
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.faults import Crash, inject

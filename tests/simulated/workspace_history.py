@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from spass.core.time import Clock
-from spass.store.attributes import Item
 from spass.store.keys import VERSION_PREFIX, WORKSPACE_PREFIX
+from spass.store.writes import Item
 from spass.workspaces.change import Body, Change, Committed
 from spass.workspaces.paths import WorkspacePath
 

@@ -6,9 +6,8 @@ from spass.approvals.record import call_object
 from spass.core.ids import ApprovalId, UserId
 from spass.core.tasks import run_concurrently
 from spass.store import keys
-from spass.store.attributes import Item
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import Delete
+from spass.store.writes import Delete, Item
 
 
 async def delete_approvals(store: TenantStore, user: UserId, items: Sequence[Item]) -> None:

@@ -10,8 +10,8 @@ from spass.core.errors import ApprovalDecided, ApprovalNotFound, SpassError
 from spass.core.messages import Json
 from spass.core.time import Clock
 from spass.store import keys
-from spass.store.commit_marker import commit
 from spass.store.idempotency import Claim, StoredAnswer, claim_lost
+from spass.store.swap import commit
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Equals, Update, Write
 

@@ -14,9 +14,9 @@ from spass.core.ids import AgentName, ApprovalId, SessionId, UserId, new_id
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
 from spass.core.time import Timestamp, epoch_s, timestamp
-from spass.store.attributes import Item, Value
 from spass.store.codec import decode
 from spass.store.table import TTL
+from spass.store.writes import Item, Value
 
 DECIDE_SECONDS: Final = 24 * 3600
 """Seconds in which a person can decide."""

@@ -25,11 +25,10 @@ from spass.core.json import dump_bytes
 from spass.core.paging import fill_page
 from spass.core.tasks import map_concurrently
 from spass.store import keys
-from spass.store.attributes import Item
-from spass.store.objects import ObjectMissing
+from spass.store.bucket import ObjectMissing
 from spass.store.table import TTL, TransactionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import ITEM_ABSENT, Check, Equals, Put, Write
+from spass.store.writes import ITEM_ABSENT, Check, Equals, Item, Put, Write
 
 _INLINE_BYTES: Final = 350_000
 """Bytes of the largest call, with its preview, in an item. DynamoDB allows 400 KiB."""

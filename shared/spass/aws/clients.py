@@ -9,13 +9,12 @@ import boto3
 from botocore.config import Config
 from botocore.credentials import Credentials
 
+from spass.aws.bucket import S3Objects, S3Uploads
 from spass.aws.dynamodb import DynamoDBTable
 from spass.aws.error_translation import storage_errors
 from spass.aws.job_targets import NO_JOB_TARGETS, JobTargets
 from spass.aws.jobs import AwsJobs
-from spass.aws.objects import S3Objects
 from spass.aws.schedules import EventBridgeSchedules, SchedulerClient
-from spass.aws.uploads import S3Uploads
 from spass.core.ids import TenantId
 from spass.store.keys import BACKEND_PREFIX
 from spass.store.schedules import Schedules

@@ -1,14 +1,13 @@
 """The table in DynamoDB, through boto3. Only this module writes DynamoDB's expressions."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from botocore.exceptions import ClientError
 
-from spass.aws.attributes import attribute_of, item_of
 from spass.aws.error_translation import storage_errors
 from spass.core.errors import InternalError
-from spass.store.attributes import Item, Value
 from spass.store.keys import Key
 from spass.store.table import ConditionFailed, Page, Query, Reply, TransactionConflict, TransactionFailed
 from spass.store.writes import (
@@ -23,10 +22,12 @@ from spass.store.writes import (
     Equals,
     Exists,
     HasSize,
+    Item,
     Lacks,
     OneOf,
     Put,
     Update,
+    Value,
     Write,
 )
 
@@ -34,10 +35,16 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
 
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
+
+
 T = TypeVar("T")
 
 # Cancellation reasons after which a retry may succeed. "None" is the reason of a write that did not cause the cancellation.
 _TRANSIENT_REASONS: Final = frozenset({"None", "TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
+
+_ACTIONS: Final = {Put: "Put", Update: "Update", Delete: "Delete", Check: "ConditionCheck"}
 
 
 class DynamoDBTable:
@@ -110,9 +117,6 @@ class DynamoDBTable:
     @property
     def _common(self) -> Mapping[str, str]:
         return {"TableName": self._name, "ReturnConsumedCapacity": "TOTAL"}
-
-
-_ACTIONS: Final = {Put: "Put", Update: "Update", Delete: "Delete", Check: "ConditionCheck"}
 
 
 def _reply(response: Mapping[str, Any], value: T) -> Reply[T]:
@@ -209,3 +213,49 @@ class _Expressions:
         placeholder = f":v{len(self.values)}"
         self.values[placeholder] = attribute_of(value)
         return placeholder
+
+
+def item_of(stored: "Mapping[str, AttributeValueTypeDef]") -> Item:
+    """Return the item that boto3 read."""
+    return {name: _value(cast("Mapping[str, object]", attribute)) for name, attribute in stored.items()}
+
+
+def attribute_of(value: Value) -> "AttributeValueTypeDef":
+    """Return ``value`` as boto3 writes it."""
+    match value:
+        case None:
+            return {"NULL": True}
+        case bool():
+            return {"BOOL": value}
+        case int():
+            return {"N": str(value)}
+        case Decimal():
+            return {"N": f"{value:f}"}
+        case str():
+            return {"S": value}
+        case bytes():
+            return {"B": value}
+        case frozenset():
+            return {"SS": sorted(value)}
+        case Mapping():
+            return {"M": {name: attribute_of(inner) for name, inner in value.items()}}
+        case _:
+            return {"L": [attribute_of(inner) for inner in value]}
+
+
+def _value(attribute: Mapping[str, object]) -> Value:
+    ((kind, content),) = attribute.items()
+    match kind:
+        case "NULL":
+            return None
+        case "N":
+            number = Decimal(cast(str, content))
+            return int(number) if number == number.to_integral_value() else number
+        case "M":
+            return {name: _value(inner) for name, inner in cast("Mapping[str, Mapping[str, object]]", content).items()}
+        case "SS":
+            return frozenset(cast("Sequence[str]", content))
+        case "L":
+            return [_value(inner) for inner in cast("Sequence[Mapping[str, object]]", content)]
+        case _:
+            return cast("str | bytes | bool", content)

@@ -7,9 +7,9 @@ from typing import Final, cast
 
 from spass.core.json import encode_utf8, replace_surrogates
 from spass.journal.frames import Frame
-from spass.store.attributes import Item, Value
 from spass.store.keys import parse_stream_chunk
 from spass.store.table import TTL
+from spass.store.writes import Item, Value
 
 MAX_CHUNK_BYTES: Final = 300_000
 """Bytes of the frames of a chunk with more than one. DynamoDB refuses an item of more than 400 KB."""

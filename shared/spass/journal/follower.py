@@ -14,8 +14,8 @@ from spass.journal.chunks import Chunk
 from spass.journal.frames import EventId, Frame
 from spass.journal.head import StreamHead, StreamState, read_head, stream_not_found
 from spass.store import keys
-from spass.store.attributes import Item
 from spass.store.tenant_store import TenantStore
+from spass.store.writes import Item
 
 FIRST_POLLS: Final = 10
 """The number of polls with the short interval."""

@@ -16,12 +16,11 @@ from typing import Final
 from spass.core.errors import IdempotencyKeyReused, StorageUnavailable, StreamNotFound
 from spass.core.ids import AgentName, SessionId, UserId
 from spass.store import keys
-from spass.store.attributes import Item, Value
 from spass.store.codec import decode, encode
 from spass.store.leases import LEASE_SECONDS, LeaseLost
 from spass.store.table import TTL, ConditionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import ITEM_ABSENT, Absent, AtMost, Condition, Delete, Equals, Put, Update
+from spass.store.writes import ITEM_ABSENT, Absent, AtMost, Condition, Delete, Equals, Item, Put, Update, Value
 
 KEEP_SECONDS: Final = 24 * 3600
 """Seconds for which a stream is kept, counted from the claim of its attempt."""

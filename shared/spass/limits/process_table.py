@@ -2,11 +2,10 @@
 
 import threading
 
-from spass.store.attributes import Item
 from spass.store.evaluation import apply_update, holds
 from spass.store.keys import Key
 from spass.store.table import ConditionFailed
-from spass.store.writes import Update
+from spass.store.writes import Item, Update
 
 
 class ProcessTable:

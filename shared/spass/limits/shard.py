@@ -21,12 +21,11 @@ from spass.limits.shard_state import (
     lease_end,
 )
 from spass.redaction.log import write_line
-from spass.store.attributes import Item
 from spass.store.keys import Key
 from spass.store.leases import RENEW_SECONDS
 from spass.store.shielded import run_shielded
 from spass.store.table import ConditionFailed
-from spass.store.writes import Equals, Exists, Update
+from spass.store.writes import Equals, Exists, Item, Update
 
 _ATTEMPTS: Final = 10  # a write fails only if another one succeeded
 _SETTLE_ATTEMPTS: Final = 5

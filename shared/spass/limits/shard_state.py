@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final, Literal, NamedTuple, Self, cast
 
-from spass.store.attributes import Item, Value
 from spass.store.keys import Key
 from spass.store.leases import LEASE_SECONDS
-from spass.store.writes import Absent, AllOf, Condition, Contains, Equals, HasSize, Lacks, Update
+from spass.store.writes import Absent, AllOf, Condition, Contains, Equals, HasSize, Item, Lacks, Update, Value
 
 SLOT_SECONDS: Final = 5
 SLOTS: Final = 13

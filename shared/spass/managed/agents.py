@@ -20,8 +20,8 @@ from spass.managed.responses import ManagedAgentPage, ManagedAgentView
 from spass.redaction.log import failure_line, write_line
 from spass.store import keys
 from spass.store.codec import encode
-from spass.store.commit_marker import commit
 from spass.store.idempotency import Claim, StoredAnswer, put_once
+from spass.store.swap import commit
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Absent, Equals, Put, Update, Write
 from spass.tenancy.config import GatewayConfig

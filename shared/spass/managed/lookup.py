@@ -6,11 +6,10 @@ from spass.core.errors import AgentNotFound, AgentPaused, RunNotFound, SessionBu
 from spass.core.ids import ManagedAgentId, UserId
 from spass.managed.records import ManagedAgent, Run, RunStatus
 from spass.store import keys
-from spass.store.attributes import Item
 from spass.store.codec import decode
 from spass.store.leases import RETRY_SECONDS
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import OneOf
+from spass.store.writes import Item, OneOf
 
 IS_OPEN: Final = OneOf("status", [RunStatus.QUEUED.value, RunStatus.RUNNING.value])
 """The condition on a run's item that the run has not ended."""

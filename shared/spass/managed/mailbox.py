@@ -19,13 +19,12 @@ from spass.managed.records import Direction, MailboxMessage, ManagedAgent, Messa
 from spass.managed.responses import MessagePage, MessageView
 from spass.managed.texts import load_texts, message_text_name, store_text, text_bytes
 from spass.store import keys
-from spass.store.attributes import Item, Value
+from spass.store.bucket import ObjectMissing
 from spass.store.codec import decode, encode
 from spass.store.idempotency import Claim, StoredAnswer, claim_lost
-from spass.store.objects import ObjectMissing
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import ITEM_ABSENT, Absent, Condition, Equals, Put, Update, Write
+from spass.store.writes import ITEM_ABSENT, Absent, Condition, Equals, Item, Put, Update, Value, Write
 
 MAX_MESSAGES: Final = 50
 MAX_BYTES: Final = 256 * 1024

@@ -19,11 +19,10 @@ from spass.managed.mailbox import NewMessage, delivery, new_message
 from spass.managed.records import Direction, MailboxMessage, ManagedAgent, Run, RunStatus, encode_error
 from spass.managed.texts import delete_text
 from spass.store import keys
-from spass.store.attributes import Value
 from spass.store.codec import decode, encode
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import Delete, Equals, Update, Write
+from spass.store.writes import Delete, Equals, Update, Value, Write
 
 
 class ShownText(Protocol):

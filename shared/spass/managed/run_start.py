@@ -26,12 +26,11 @@ from spass.managed.responses import RunView
 from spass.managed.runs import begun, settle_lost, with_input
 from spass.managed.texts import delete_text, run_text_name, store_text
 from spass.store import keys
-from spass.store.attributes import Item, Value
 from spass.store.codec import decode, encode
 from spass.store.idempotency import Claim, StoredAnswer, claim_lost
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import ITEM_ABSENT, ITEM_EXISTS, Absent, Check, Equals, Put, Update, Write
+from spass.store.writes import ITEM_ABSENT, ITEM_EXISTS, Absent, Check, Equals, Item, Put, Update, Value, Write
 
 _RUN, _AGENT = 0, 1  # positions in the transaction
 

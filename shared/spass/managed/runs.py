@@ -15,13 +15,12 @@ from spass.managed.responses import RunPage, RunView
 from spass.managed.run_end import fail, run_lost
 from spass.managed.texts import load_texts
 from spass.store import keys
-from spass.store.attributes import Item, Value
+from spass.store.bucket import ObjectMissing
 from spass.store.codec import decode, encode
 from spass.store.leases import LEASE_SECONDS
-from spass.store.objects import ObjectMissing
 from spass.store.table import ConditionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import Absent, AtMost, Equals, Update
+from spass.store.writes import Absent, AtMost, Equals, Item, Update, Value
 
 _POSITION: Final = re.compile(id_pattern("run"))
 

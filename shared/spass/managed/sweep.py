@@ -23,9 +23,8 @@ from spass.managed.sending import put_in_line
 from spass.managed.texts import FOLDER, has_item
 from spass.redaction.log import failure_line, write_line
 from spass.store import keys
+from spass.store.bucket import ObjectSummary
 from spass.store.codec import decode
-from spass.store.objects import ObjectSummary
-from spass.store.orphans import remove_orphans
 from spass.store.table import ConditionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Delete, Equals, Update
@@ -154,7 +153,7 @@ class ManagedSweep:
         def guard(agent: str) -> AbstractAsyncContextManager[None]:
             return self._counted_failure(f"{FOLDER}{agent}")
 
-        self.swept.texts += await remove_orphans(self._store, FOLDER, self._is_old, self._unwritten, self._deadline, guard)
+        self.swept.texts += await self._store.objects.remove_orphans(FOLDER, self._is_old, self._unwritten, self._deadline, guard)
 
     async def _unwritten(self, agent: str, texts: Sequence[ObjectSummary]) -> list[str]:
         return [text.key for text in texts if not await has_item(self._store, ManagedAgentId(agent), text)]

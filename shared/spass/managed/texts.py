@@ -11,10 +11,10 @@ from spass.core.ids import ManagedAgentId, MessageId, RunId, random_suffix
 from spass.core.json import encode_utf8
 from spass.core.time import Timestamp, epoch_s
 from spass.store import keys
-from spass.store.attributes import Value
-from spass.store.objects import ObjectSummary
+from spass.store.bucket import ObjectSummary
 from spass.store.overflow import Overflow
 from spass.store.tenant_store import TenantStore
+from spass.store.writes import Value
 
 INLINE_BYTES: Final = 8 * 1024
 """Bytes of the longest text in an item. A run changes the items of up to 50 messages in one transaction."""

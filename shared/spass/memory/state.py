@@ -15,10 +15,9 @@ from spass.core.messages import Json
 from spass.core.time import Timestamp
 from spass.memory.operator import Operator
 from spass.store import keys
-from spass.store.attributes import Value
 from spass.store.codec import decode
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import ITEM_ABSENT, Equals, Put, Update
+from spass.store.writes import ITEM_ABSENT, Equals, Put, Update, Value
 
 STATE_KEY: Final = "state"
 """The key under which a model stores the operator's state, and under which the state is recalled."""

@@ -10,9 +10,9 @@ from spass.memory.notes import StoredNote
 from spass.memory.operator import Operator
 from spass.memory.state import OperatorState, read_state
 from spass.store import keys
-from spass.store.attributes import Item
 from spass.store.codec import decode
 from spass.store.tenant_store import TenantStore
+from spass.store.writes import Item
 from spass.tenancy.response_model import DateTime, NextCursor, ResponseModel
 
 _POSITION: Final = re.compile(r"[0-9T:.Z-]{24}\|[0-9a-f]{64}")

@@ -18,11 +18,10 @@ from spass.core.ids import AgentName, TenantId
 from spass.core.tasks import map_concurrently, run_concurrently
 from spass.core.time import now
 from spass.store import keys
-from spass.store.attributes import Item, Value
 from spass.store.keys import Key
 from spass.store.table import TTL, ConditionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import AllOf, Equals, Update
+from spass.store.writes import AllOf, Equals, Item, Update, Value
 from spass.tenancy.response_model import Count, DecimalText, ResponseModel
 
 KEEP_DAYS: Final = 400

@@ -38,8 +38,8 @@ from spass.sessions.session import Hold, HoldKind, Session
 from spass.sessions.turn_commit import TurnCommit, taken_over
 from spass.sessions.turn_request import TurnRequest
 from spass.store import idempotency
+from spass.store.bucket import ObjectMissing
 from spass.store.idempotency import StoredAnswer
-from spass.store.objects import ObjectMissing
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Write
 

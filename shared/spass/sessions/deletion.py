@@ -19,10 +19,9 @@ from spass.sessions.names import name_removal
 from spass.sessions.record import session_overflow_prefix
 from spass.sessions.session import Session, decode_owned_session, decode_session
 from spass.store import keys
-from spass.store.attributes import Item
 from spass.store.table import ConditionFailed, TransactionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import Absent, Delete, Equals, Update
+from spass.store.writes import Absent, Delete, Equals, Item, Update
 
 _ITEMS_PER_BATCH: Final = 25
 _NOT_IN_CHAIN: Final = Absent("parent_session_id") & Absent("successor_session_id")

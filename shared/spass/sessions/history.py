@@ -14,7 +14,7 @@ from spass.core.time import Timestamp
 from spass.models.responses import FunctionCall, TurnUsage
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, message_json
 from spass.sessions.session import Session, read_session
-from spass.store.objects import ObjectMissing
+from spass.store.bucket import ObjectMissing
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.response_model import Count, DateTime, DecimalText, JsonObject, NextCursor, ResponseModel
 

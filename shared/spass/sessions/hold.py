@@ -14,13 +14,12 @@ from spass.core.errors import (
 from spass.core.ids import AgentName, SessionId, UserId
 from spass.sessions.session import Hold, HoldKind, Session, decode_owned_session, decode_session
 from spass.store import keys
-from spass.store.attributes import Item
 from spass.store.codec import encode
 from spass.store.idempotency import RequestHashes
 from spass.store.leases import LEASE_SECONDS, RETRY_SECONDS
 from spass.store.table import ConditionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import Absent, AnyOf, AtMost, Equals, Update
+from spass.store.writes import Absent, AnyOf, AtMost, Equals, Item, Update
 
 
 def new_hold(

@@ -14,7 +14,7 @@ from spass.core.time import Deadline
 from spass.sessions.lineage import ancestors
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns
 from spass.sessions.session import Session, read_session
-from spass.store.objects import ObjectMissing
+from spass.store.bucket import ObjectMissing
 from spass.store.tenant_store import TenantStore
 from spass.tools.arguments import arguments_for_display
 from spass.tools.lineage_searcher import LINEAGE_SEARCH, LineageHit, LineageSearchResult

@@ -19,10 +19,9 @@ from spass.sessions.names import name_removal
 from spass.sessions.record import TurnRecord, overflow_key, store_body, stored_overflow_key
 from spass.sessions.session import Hold, Session, decode_session
 from spass.store import keys
-from spass.store.attributes import Value
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import ITEM_ABSENT, Absent, Delete, Put, Write
+from spass.store.writes import ITEM_ABSENT, Absent, Delete, Put, Value, Write
 
 if TYPE_CHECKING:
     from spass.journal.head import StreamClaim

@@ -14,10 +14,10 @@ from spass.core.json import dump_bytes
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
 from spass.core.time import Clock, Timestamp, timestamp
 from spass.store import keys
-from spass.store.attributes import Item, Value
 from spass.store.codec import decode
 from spass.store.overflow import Overflow
 from spass.store.tenant_store import TenantStore
+from spass.store.writes import Item, Value
 
 INLINE_BYTES: Final = 350_000
 """Bytes of the largest body in an item. DynamoDB allows 400 KiB for all attributes and their names."""

@@ -11,9 +11,9 @@ from spass.core.ids import RAG_ID, AgentName, OperatorId, SessionId, SummaryId, 
 from spass.core.text_checks import reject_nul
 from spass.core.time import Timestamp
 from spass.store import keys
-from spass.store.attributes import Item, Value
 from spass.store.codec import decode, encode
 from spass.store.tenant_store import TenantStore
+from spass.store.writes import Item, Value
 from spass.tenancy.response_model import LEAVE_OUT_IF_EMPTY, Count, DateTime, ResponseModel, SessionIdText
 from spass.tenancy.scalars import CompactStrategy, KeepLastN
 from spass.tenancy.strict_body import StrictBody

@@ -7,8 +7,7 @@ from spass.core.ids import SessionId
 from spass.core.time import Deadline
 from spass.sessions.record import OVERFLOW_FOLDER, stored_overflow_key
 from spass.store import keys
-from spass.store.objects import ObjectSummary
-from spass.store.orphans import remove_orphans
+from spass.store.bucket import ObjectSummary
 from spass.store.tenant_store import TenantStore
 
 UNCOMMITTED_SECONDS: Final = 24 * 3600
@@ -34,7 +33,7 @@ async def sweep_bodies(store: TenantStore, at: int, deadline: Deadline) -> int:
     def is_due(body: ObjectSummary) -> bool:
         return UNCOMMITTED_SECONDS <= at - body.modified < _LOOKBACK_SECONDS
 
-    return await remove_orphans(store, OVERFLOW_FOLDER, is_due, uncommitted, deadline)
+    return await store.objects.remove_orphans(OVERFLOW_FOLDER, is_due, uncommitted, deadline)
 
 
 async def _referenced_keys(store: TenantStore, session: SessionId) -> set[str]:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from spass.core.codec import Dataclass, WrongValue, broken_record, decode_record, encode_record
-from spass.store.attributes import Value
+from spass.store.writes import Value
 
 R = TypeVar("R", bound=Dataclass)
 

@@ -5,8 +5,22 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any, Final, TypeGuard, cast
 
-from spass.store.attributes import Item, Value
-from spass.store.writes import Absent, AllOf, AnyOf, AtMost, Condition, Contains, Equals, Exists, HasSize, Lacks, OneOf, Update
+from spass.store.writes import (
+    Absent,
+    AllOf,
+    AnyOf,
+    AtMost,
+    Condition,
+    Contains,
+    Equals,
+    Exists,
+    HasSize,
+    Item,
+    Lacks,
+    OneOf,
+    Update,
+    Value,
+)
 
 _MISSING: Final = object()
 

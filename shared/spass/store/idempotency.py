@@ -18,12 +18,11 @@ from spass.core.json import dump_bytes
 from spass.core.messages import Json
 from spass.core.time import now_s
 from spass.store import keys
-from spass.store.attributes import Item, Value
 from spass.store.leases import LEASE_SECONDS, RETRY_SECONDS, LeaseLost, renewing
 from spass.store.overflow import Overflow
 from spass.store.table import TTL, ConditionFailed, TransactionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import ITEM_ABSENT, AtMost, Condition, Delete, Equals, Put, Update, Write
+from spass.store.writes import ITEM_ABSENT, AtMost, Condition, Delete, Equals, Item, Put, Update, Value, Write
 
 A_contra = TypeVar("A_contra", contravariant=True)
 

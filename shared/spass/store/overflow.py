@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spass.core.tasks import map_concurrently
-from spass.store.attributes import Value
 from spass.store.tenant_store import TenantStore
+from spass.store.writes import Value
 
 _READS_AT_ONCE = 16
 

@@ -8,10 +8,9 @@ from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
 from spass.core.tasks import back_off, run_concurrently
 from spass.core.time import now_s
-from spass.store.attributes import Item
 from spass.store.invocation import ServiceCall, invoke, retry_once
 from spass.store.keys import Key, tenant_prefix
-from spass.store.writes import Delete, Put, Update, Write
+from spass.store.writes import Delete, Item, Put, Update, Write
 
 T = TypeVar("T")
 

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 from spass.core.ids import TenantId
+from spass.store.bucket import TenantObjects, TenantUploads
 from spass.store.jobs import TenantJobs
-from spass.store.objects import TenantObjects
 from spass.store.table import TenantTable
-from spass.store.uploads import TenantUploads
 from spass.store.work_line import WorkLine
 
 

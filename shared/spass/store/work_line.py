@@ -26,10 +26,9 @@ from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId, random_suffix
 from spass.core.jobs import WorkKind
 from spass.store import keys
-from spass.store.attributes import Item, Value
 from spass.store.jobs import TenantJobs
 from spass.store.table import ConditionFailed, GuardedTable
-from spass.store.writes import Absent, AtMost, Contains, Delete, Equals, HasSize, Lacks, Put, Update
+from spass.store.writes import Absent, AtMost, Contains, Delete, Equals, HasSize, Item, Lacks, Put, Update, Value
 
 _ITEMS_PER_READ: Final = 8
 """Waiting pieces of one read. Most of the first ones may be in the hands of others that give places back at the same time."""

@@ -1,15 +1,21 @@
-"""Writes to the table and their conditions, as data.
+"""The values of items, and writes to the table with their conditions, as data.
 
 ``aws.dynamodb`` renders them as DynamoDB's expressions; a table in memory evaluates them directly. A path is the name of an
 attribute, or, with dots, of an entry of a map: ``hold.owner``. No attribute's own name contains a dot.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Final, TypeAlias
 
-from spass.store.attributes import Value
 from spass.store.keys import Key
+
+Value: TypeAlias = "None | bool | int | Decimal | str | bytes | frozenset[str] | Sequence[Value] | Mapping[str, Value]"
+"""The value of an attribute. Store a fraction as a Decimal only if an ``Update`` adds to it, otherwise as text. A whole Decimal
+is read back as an int. DynamoDB does not store empty sets."""
+Item: TypeAlias = dict[str, Value]
+"""A stored item, ``pk`` and ``sk`` included."""
 
 
 class Condition:
@@ -81,6 +87,8 @@ class AnyOf(_Combination):
 
 
 ITEM_EXISTS: Final = Exists("pk")
+
+
 ITEM_ABSENT: Final = Absent("pk")
 """The key has no item. An expired item that DynamoDB has not removed yet still exists."""
 

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 from spass.core.errors import InvalidRequest
 from spass.core.time import Deadline
-from spass.store.attributes import Item
 from spass.store.keys import tenant_config
 from spass.store.swap import Participant, Swap, swap
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import ITEM_ABSENT, Equals, Update
+from spass.store.writes import ITEM_ABSENT, Equals, Item, Update
 from spass.tenancy.config import MAX_MEMORY_BYTES
 from spass.tenancy.stored_settings import read_version
 

@@ -22,9 +22,9 @@ from spass.tenancy.response_model import LEAVE_OUT_IF_EMPTY, ResponseModel
 from spass.tenancy.stored_settings import KEYS, ConfigValues, SettingRules, StoredSettings, settings_update, to_json_number
 
 if TYPE_CHECKING:
-    from spass.store.attributes import Item
     from spass.store.swap import Participant
     from spass.store.tenant_store import TenantStore
+    from spass.store.writes import Item
     from spass.tenancy.memory_notes import NoteResult
 
 FRESH_SECONDS: Final = 30.0

@@ -15,9 +15,8 @@ from spass.core.errors import InvalidRequest
 from spass.core.ids import TenantId
 from spass.core.messages import Json
 from spass.core.text_checks import did_you_mean
-from spass.store.attributes import Item, Value
 from spass.store.keys import tenant_config
-from spass.store.writes import Update
+from spass.store.writes import Item, Update, Value
 from spass.tenancy.config import GatewayConfig, TenantDefaults
 from spass.tenancy.config_checks import find_unknown_names
 from spass.tenancy.response_model import ResponseModel

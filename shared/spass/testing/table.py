@@ -13,11 +13,10 @@ from decimal import Decimal
 from typing import Final
 
 from spass.core.errors import InternalError
-from spass.store.attributes import Item, Value
 from spass.store.evaluation import InvalidUpdate, apply_update, copy_as_stored, holds
 from spass.store.keys import Key
 from spass.store.table import ConditionFailed, Page, Query, Reply, TransactionFailed
-from spass.store.writes import Delete, Put, Update, Write
+from spass.store.writes import Delete, Item, Put, Update, Value, Write
 
 ITEM_BYTES: Final = 400 * 1024
 PAGE_BYTES: Final = 2**20

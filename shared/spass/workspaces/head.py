@@ -11,11 +11,10 @@ from typing import Final
 from spass.core.errors import VersionNotFound, WorkspaceNotFound
 from spass.core.ids import TenantId, WorkspaceId
 from spass.core.time import Timestamp
-from spass.store.attributes import Item
 from spass.store.codec import decode, encode
 from spass.store.keys import WORKSPACE_PREFIX, workspace, workspaces_partition
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import ITEM_ABSENT, Check, Condition, Equals, Update
+from spass.store.writes import ITEM_ABSENT, Check, Condition, Equals, Item, Update
 from spass.workspaces.tree import Tree
 
 _NEVER: Final = Timestamp("")

@@ -11,7 +11,7 @@ import anyio.to_thread
 
 from spass.core.errors import InternalError
 from spass.core.ids import TenantId, WorkspaceId, random_suffix
-from spass.store.objects import ObjectMissing
+from spass.store.bucket import ObjectMissing
 from spass.store.tenant_store import TenantStore
 from spass.workspaces.head import read_head, workspace_not_found
 from spass.workspaces.pack import decode_body

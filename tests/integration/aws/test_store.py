@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 
-from spass.aws import objects
+from spass.aws import bucket
 from spass.aws.clients import Aws
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import IndexId, SessionId, TenantId
 from spass.store import keys
-from spass.store.attributes import Value
-from spass.store.objects import ObjectMissing
+from spass.store.bucket import ObjectMissing
 from spass.store.table import TTL, ConditionFailed, TransactionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import ITEM_ABSENT, Delete, Equals, Put, Update
+from spass.store.writes import ITEM_ABSENT, Delete, Equals, Put, Update, Value
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 
 pytestmark = pytest.mark.anyio
@@ -92,7 +91,7 @@ async def test_objects_are_read_completely_and_by_range(store: TenantStore) -> N
 async def test_list_keys_returns_exactly_the_keys_under_the_prefix(
     store: TenantStore, aws: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "_LIST_PAGE", 2)
+    monkeypatch.setattr(bucket, "_LIST_PAGE", 2)
     expected = [f"a/{n}" for n in range(5)]
     for key in (*expected, "ab", "b/a/1"):
         await store.objects.put(key, b"x")

@@ -5,13 +5,12 @@ import asyncio
 import httpx
 import pytest
 
-from spass.aws import uploads
+from spass.aws import bucket
 from spass.aws.clients import Aws
 from spass.core.ids import TenantId
 from spass.core.time import now_s
-from spass.store.objects import ObjectMissing
+from spass.store.bucket import ObjectMissing, PresignedPost
 from spass.store.tenant_store import TenantStore
-from spass.store.uploads import PresignedPost
 
 pytestmark = pytest.mark.anyio
 KEY = "berlin/upl_1/über uns.md"
@@ -46,14 +45,14 @@ async def test_a_form_refuses_another_key(store: TenantStore, form: PresignedPos
 
 
 async def test_a_file_is_read_in_blocks_from_any_offset(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "BLOCK_BYTES", 4)
+    monkeypatch.setattr(bucket, "BLOCK_BYTES", 4)
     post(store.uploads.presign("i/f.txt", size=99, content_type="text/plain", seconds=60), b"0123456789abcdef")
     assert [block async for block in store.uploads.blocks("i/f.txt", None, 3, 13)] == [b"3456", b"789a", b"bc"]
     assert [block async for block in store.uploads.blocks("i/f.txt", None, 5, 5)] == []
 
 
 async def test_no_task_is_pending_after_the_reader_stops(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "BLOCK_BYTES", 4)
+    monkeypatch.setattr(bucket, "BLOCK_BYTES", 4)
     post(store.uploads.presign("i/f.txt", size=99, content_type="text/plain", seconds=60), b"0123456789abcdef")
     before = asyncio.all_tasks()
     blocks = store.uploads.blocks("i/f.txt", None, 0, 16)

@@ -19,8 +19,8 @@ from spass.journal.frames import EventId, Frame
 from spass.journal.head import StopState, StreamClaim, StreamHead, StreamState, claim, read_head, request_stop, stream_digest
 from spass.journal.writer import JournalWriter
 from spass.store import keys
-from spass.store.commit_marker import commit
 from spass.store.leases import LEASE_SECONDS
+from spass.store.swap import commit
 from spass.store.table import ConditionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Put

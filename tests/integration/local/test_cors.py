@@ -13,7 +13,7 @@ from local.home import Home
 from spass.aws.clients import Aws
 from spass.aws.upload_origin import upload_origin
 from spass.core.ids import TenantId
-from spass.store.uploads import PresignedPost
+from spass.store.bucket import PresignedPost
 from tests.integration.local.emulated_laptop import PAGE_ORIGIN, running
 
 

@@ -15,9 +15,9 @@ from spass.metering import audit
 from spass.metering.audit import AuditRecord
 from spass.metering.usage import UsageQuery, reset, spending_of_month, usage
 from spass.store import keys
-from spass.store.attributes import Item
 from spass.store.invocation import ServiceCall
 from spass.store.tenant_store import TenantStore
+from spass.store.writes import Item
 from spass.testing.faults import Fault, FaultPlan, inject
 from tests.sampling import SOAK
 from tests.unit.metering.ledger import TODAY, call, usd

@@ -13,7 +13,7 @@ import pytest
 from spass.core.ids import SessionId
 from spass.sessions.record import StoredMessage
 from spass.sessions.session import Session, decode_session
-from spass.store.attributes import Item
+from spass.store.writes import Item
 from spass.testing.faults import Fault
 from tests.sampling import SOAK, sampled
 from tests.simulated.deployment import CallFaults, SimulatedDeployment, simulated_deployment

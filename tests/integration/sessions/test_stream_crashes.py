@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from spass.aws.attributes import item_of
 from spass.aws.clients import Aws
-from spass.store.attributes import Item
+from spass.aws.dynamodb import item_of
+from spass.store.writes import Item
 from spass.testing.faults import Fault
 from tests.functions.chat_turns import ChatTurn
 from tests.functions.test_crashes import Attempt, check_end, count_calls, repeat

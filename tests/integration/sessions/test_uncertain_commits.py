@@ -13,9 +13,9 @@ from spass.core.messages import Role
 from spass.runs.run import RunAnswer
 from spass.sessions import record
 from spass.sessions.record import overflow_key
+from spass.store.bucket import ObjectMissing
 from spass.store.invocation import ServiceCall
 from spass.store.leases import LEASE_SECONDS
-from spass.store.objects import ObjectMissing
 from spass.store.overflow import Overflow
 from spass.store.table import TransactionFailed
 from spass.testing.faults import Crash, Fault, FaultPlan, inject

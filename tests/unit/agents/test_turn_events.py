@@ -28,7 +28,7 @@ from spass.models.errors import BackendUnavailable
 from spass.models.router import Router
 from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.store import keys
-from spass.store.attributes import Item
+from spass.store.writes import Item
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade

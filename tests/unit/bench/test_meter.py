@@ -6,9 +6,9 @@ from decimal import Decimal
 import pytest
 
 from bench.meter import record_calls
-from spass.store.attributes import Item, Value
 from spass.store.invocation import ServiceCall, invoke
 from spass.store.table import Page, Reply
+from spass.store.writes import Item, Value
 
 KIBIBYTE = 1024
 

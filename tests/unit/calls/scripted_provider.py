@@ -13,8 +13,8 @@ from spass.models.errors import BackendUnavailable
 from spass.models.router import Router
 from spass.models.types import ChatDelta, EmbeddingReply, EmbeddingRequest, pack_rows
 from spass.store import keys
-from spass.store.attributes import Item
 from spass.store.tenant_store import TenantStore
+from spass.store.writes import Item
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade

@@ -17,10 +17,9 @@ from spass.journal.head import (
     request_stop,
     stream_digest,
 )
-from spass.store.attributes import Item
 from spass.store.leases import LEASE_SECONDS, LeaseLost
 from spass.store.table import ConditionFailed, Reply
-from spass.store.writes import Delete, Put, Update
+from spass.store.writes import Delete, Item, Put, Update
 from spass.testing.faults import Fault
 from tests.unit.journal.conftest import DIGEST, SESSION, SUCCESSOR, Stream, step
 

@@ -17,8 +17,8 @@ from spass.core.errors import StorageUnavailable, TurnLost
 from spass.core.ids import TenantId
 from spass.journal.frames import EventId, Frame
 from spass.journal.head import StreamState, read_head
-from spass.store.commit_marker import commit
 from spass.store.invocation import CALL_PLAN, ServiceCall
+from spass.store.swap import commit
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Fault, inject
 from tests.unit.journal.conftest import DIGEST, EPOCH, SUCCESSOR, DirectCalls, Stream, numbered, step, token, virtual_now

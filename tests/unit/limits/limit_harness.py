@@ -15,10 +15,10 @@ from spass.core.errors import StorageUnavailable
 from spass.limits.shard import Reservation
 from spass.limits.shard_state import Caps, NoCapacity, ShardState
 from spass.limits.shared_limit import SharedLimit
-from spass.store.attributes import Item
 from spass.store.invocation import ServiceCall
 from spass.store.keys import Key, backend_limit
 from spass.store.table import ConditionFailed
+from spass.store.writes import Item
 from spass.testing.faults import Crash, Fault, FaultPlan
 from tests.unit.store.memory_table import MemoryTable
 

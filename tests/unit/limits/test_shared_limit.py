@@ -8,16 +8,15 @@ import pytest
 
 import spass.testing.table
 from bench.meter import bytes_of_item
-from spass.aws.attributes import attribute_of
+from spass.aws.dynamodb import attribute_of
 from spass.core.errors import StorageUnavailable
 from spass.core.time import now_s
 from spass.limits.shard import LimitTable, Reservation, renew_while_running
 from spass.limits.shard_state import MAX_CALLS_PER_SHARD, Caps, NoCapacity
 from spass.limits.shared_limit import SharedLimit, forget_spending, new_call_id
-from spass.store.attributes import Item
 from spass.store.keys import BACKEND_PREFIX, Key, backend_limit
 from spass.store.table import ConditionFailed, GuardedTable
-from spass.store.writes import Update
+from spass.store.writes import Item, Update
 from tests.unit.store.memory_table import MemoryTable
 
 pytestmark = pytest.mark.anyio

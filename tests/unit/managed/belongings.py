@@ -11,10 +11,9 @@ from spass.managed.run_start import new_run, skip, start
 from spass.managed.texts import INLINE_BYTES
 from spass.memory.state import read_state, state_creation
 from spass.store import keys
-from spass.store.attributes import Item
 from spass.store.codec import decode
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import Put, Update
+from spass.store.writes import Item, Put, Update
 from tests.unit.managed.managed_store import outcome, success
 from tests.unit.managed.owned_agents import OwnedAgents
 from tests.unit.sessions.session_chains import ChainBuilder, plain_turn

@@ -17,11 +17,10 @@ from spass.managed.run_end import RunSuccess
 from spass.managed.run_start import new_run, start
 from spass.managed.runs import load_run
 from spass.store import keys
-from spass.store.attributes import Item
 from spass.store.codec import encode
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import Put, Write
+from spass.store.writes import Item, Put, Write
 from spass.testing.aws import MemoryAws
 
 ANA = UserId("ana")

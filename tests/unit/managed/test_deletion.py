@@ -14,8 +14,7 @@ from spass.managed.records import RunTrigger
 from spass.managed.run_start import new_run, skip, start
 from spass.managed.sweep import ManagedSweep
 from spass.store import keys
-from spass.store.attributes import Value
-from spass.store.writes import Update
+from spass.store.writes import Update, Value
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.sampling import SOAK
 from tests.unit.managed.belongings import Belongings

@@ -23,9 +23,9 @@ from spass.managed.lookup import read_agent
 from spass.managed.records import ManagedAgent, RunStatus, RunTrigger
 from spass.managed.records import Schedule as RunSchedule
 from spass.managed.texts import INLINE_BYTES
-from spass.store import commit_marker, keys
-from spass.store.attributes import Item
-from spass.store.writes import Equals, Update
+from spass.store import keys
+from spass.store.swap import commit
+from spass.store.writes import Equals, Item, Update
 from spass.tenancy.config import GatewayConfig
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, FaultPlan, inject
@@ -218,7 +218,7 @@ class RunRace(ManagedWorld):
         found = await read_agent(self.store, OWNER, agent.id)
         values = {"paused": not found.paused, "version": found.version + 1}
         change = Update(keys.managed_agent(TENANT, found.id), set=values, when=Equals("version", found.version))
-        await commit_marker.commit(self.store, [change])
+        await commit(self.store, [change])
 
     async def _sweep_some(self) -> None:
         for _ in range(2):

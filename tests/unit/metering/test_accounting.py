@@ -14,8 +14,8 @@ from spass.metering import audit
 from spass.metering.audit import CallKind, record_call
 from spass.metering.usage import UsageQuery, usage
 from spass.store import keys
-from spass.store.attributes import Item
 from spass.store.tenant_store import TenantStore
+from spass.store.writes import Item
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.metering.ledger import Faults, LedgerHarness, call, usd
 

@@ -18,7 +18,7 @@ from spass.metering import audit
 from spass.metering.audit import AuditRecord, CallKind
 from spass.metering.usage import UsageQuery, reset, spending_of_month, usage
 from spass.store import keys
-from spass.store.attributes import Item
+from spass.store.writes import Item
 from spass.testing.faults import Crash, Fault, inject
 from tests.sampling import SOAK
 from tests.unit.metering.ledger import TODAY, Faults, LedgerHarness, call, days_ago, usd

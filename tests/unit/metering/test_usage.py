@@ -16,10 +16,9 @@ from spass.metering.audit import record_call
 from spass.metering.shards import SHARDS, ShardChooser
 from spass.metering.usage import GroupBy, UsageQuery, reset, spending_of_month, usage
 from spass.store import keys
-from spass.store.attributes import Item
 from spass.store.table import Query, TenantTable
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import Write
+from spass.store.writes import Item, Write
 from spass.testing.faults import Fault, FaultPlan, inject
 from tests.unit.metering.ledger import TODAY, Faults, call, days_ago, usd
 

@@ -27,8 +27,7 @@ from spass.models.errors import (
     BackendUnsupported,
 )
 from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingRequest
-from spass.store.attributes import Item
-from spass.store.writes import Update
+from spass.store.writes import Item, Update
 from tests.unit.models.limited_routers import Model, RouterFleet
 from tests.unit.store.memory_table import MemoryTable
 from tests.unit.virtual_time import virtual_time

@@ -9,8 +9,8 @@ from spass.core.errors import StorageUnavailable
 from spass.models.errors import BackendUnavailable
 from spass.models.provider_registry import PROVIDERS, ProviderEntry
 from spass.models.providers import make_provider
-from spass.store.attributes import Item
 from spass.store.keys import Key
+from spass.store.writes import Item
 from tests.unit.models.limited_routers import RouterFleet, count_by_backend
 from tests.unit.virtual_time import virtual_time
 

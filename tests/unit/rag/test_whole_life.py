@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spass.aws.bucket import S3Objects
 from spass.aws.clients import Aws
-from spass.aws.objects import S3Objects
 from spass.core.errors import DocumentNotFound, IndexNotFound, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import Json
@@ -26,8 +26,8 @@ from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.rag.index.manifest import read_manifest
 from spass.rag.write.merge_job import merge
 from spass.rag.write.sweep import GARBAGE_SECONDS, ORPHAN_SECONDS, sweep
+from spass.store.bucket import ObjectSummary
 from spass.store.invocation import ServiceCall
-from spass.store.objects import ObjectSummary
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.tools.base import Rag
 from tests.unit.rag.conftest import RacingWriters, RagHarness

@@ -18,11 +18,10 @@ from spass.sessions.hold import new_hold
 from spass.sessions.operator_view import view_operator
 from spass.sessions.session import Hold, HoldKind, Session
 from spass.store import keys
-from spass.store.attributes import Item
 from spass.store.codec import encode
 from spass.store.table import ConditionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import Put, Update
+from spass.store.writes import Item, Put, Update
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.memory.operators import ANA, NEWS, Operators
 from tests.unit.rag.conftest import RacingWriters

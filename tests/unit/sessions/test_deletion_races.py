@@ -25,7 +25,7 @@ from spass.sessions.lineage import read_chain
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Hold, HoldKind, Session, decode_session
 from spass.store import keys
-from spass.store.objects import ObjectMissing
+from spass.store.bucket import ObjectMissing
 from spass.store.overflow import Overflow
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Put

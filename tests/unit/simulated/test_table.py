@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from spass.aws.dynamodb import DynamoDBTable
 from spass.core.errors import InternalError
-from spass.store.attributes import Item, Value
 from spass.store.keys import Key
 from spass.store.table import ConditionFailed, Query, TableClient, TransactionFailed
 from spass.store.writes import (
@@ -30,10 +29,12 @@ from spass.store.writes import (
     Equals,
     Exists,
     HasSize,
+    Item,
     Lacks,
     OneOf,
     Put,
     Update,
+    Value,
     Write,
 )
 from spass.testing.table import MemoryTable

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from spass.store.attributes import Item
 from spass.store.evaluation import apply_update, holds
 from spass.store.invocation import ServiceCall, retry_once
 from spass.store.keys import Key
 from spass.store.table import ConditionFailed
-from spass.store.writes import Update
+from spass.store.writes import Item, Update
 from spass.testing.faults import FaultPlan
 
 T = TypeVar("T")

@@ -10,11 +10,10 @@ from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
 from spass.core.jobs import WorkKind
 from spass.store import keys
-from spass.store.attributes import Item
 from spass.store.invocation import ServiceCall
 from spass.store.table import GuardedTable
 from spass.store.work_line import WorkLine
-from spass.store.writes import Delete, Put, Update
+from spass.store.writes import Delete, Item, Put, Update
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 

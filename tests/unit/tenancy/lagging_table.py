@@ -4,19 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from spass.aws.bucket import S3Objects, S3Uploads
 from spass.aws.job_targets import NO_JOB_TARGETS
 from spass.aws.jobs import AwsJobs
-from spass.aws.objects import S3Objects
-from spass.aws.uploads import S3Uploads
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
-from spass.store.attributes import Item
 from spass.store.evaluation import apply_update
 from spass.store.keys import Key, tenant_config
 from spass.store.table import ConditionFailed, TenantTable
 from spass.store.tenant_store import TenantStore
 from spass.store.work_line import WorkLine
-from spass.store.writes import Update, Write
+from spass.store.writes import Item, Update, Write
 
 TENANT = TenantId("acme")
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from moto import mock_aws
 
-from spass.aws.objects import missing
+from spass.aws.bucket import missing
 from spass.testing.bucket import MemoryBucket
 
 KEYS = st.sampled_from(["T/demo/a", "T/demo/a/b", "T/demo/b", "T/demo/ß", "T/other/a"])

@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from spass.aws.bucket import S3Objects, S3Uploads
 from spass.aws.job_targets import NO_JOB_TARGETS
 from spass.aws.jobs import AwsJobs
-from spass.aws.objects import S3Objects
-from spass.aws.uploads import S3Uploads
 from spass.calls.scope import Scope
 from spass.core.code_calls import Sandbox
 from spass.core.errors import IndexNotFound, StorageUnavailable
@@ -22,12 +21,11 @@ from spass.rag.search.reader import Reader
 from spass.rag.write.delete import IndexDeleter
 from spass.rag.write.writer import Writer
 from spass.sandbox.none import no_sandbox
-from spass.store.attributes import Item
 from spass.store.keys import Key
 from spass.store.table import TenantTable
 from spass.store.tenant_store import TenantStore
 from spass.store.work_line import WorkLine
-from spass.store.writes import Put, Write
+from spass.store.writes import Item, Put, Write
 from spass.tenancy.config import GatewayConfig, SearchConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade

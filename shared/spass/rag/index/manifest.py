@@ -15,12 +15,11 @@ from spass.core.codec import AsJson, Required, StoredAs
 from spass.core.errors import DocumentNotFound, IndexNotFound, InternalError, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId, TenantId
 from spass.core.time import Timestamp, now, now_s
-from spass.store.attributes import Item, Value
+from spass.store.bucket import ObjectMissing
 from spass.store.codec import decode, encode
 from spass.store.keys import RAG_INDEX_PREFIX, rag_manifest, rag_partition
-from spass.store.objects import ObjectMissing
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import ITEM_ABSENT, Check, Condition, Equals, Update
+from spass.store.writes import ITEM_ABSENT, Check, Condition, Equals, Item, Update, Value
 
 A = TypeVar("A")
 

@@ -11,12 +11,11 @@ from typing import Final
 from spass.core.ids import random_suffix
 from spass.core.time import now_s
 from spass.rag.index.documents import MAX_DOCUMENTS, MAX_UPLOAD_BYTES
-from spass.store.attributes import Item, Value
 from spass.store.keys import Key
 from spass.store.leases import LEASE_SECONDS, LeaseLost
 from spass.store.table import ConditionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import Absent, AtMost, Condition, Equals, Exists, Update
+from spass.store.writes import Absent, AtMost, Condition, Equals, Exists, Item, Update, Value
 
 LEASE: Final = ("owner", "message", "lease_until")
 """The attributes of a lease. They are part of the leased item."""

@@ -23,12 +23,11 @@ from spass.rag.ingest.reading import entries
 from spass.rag.ingest.transitions import check_not_superseded, not_superseded
 from spass.rag.ingest.upload_record import ACTIVE, MAX_ERRORS, UploadRecord, encode_errors, read_record, upload_key
 from spass.rag.write.writer import Writer
-from spass.store.attributes import Value
 from spass.store.codec import encode
 from spass.store.leases import LeaseLost
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import Absent, Condition, Equals, OneOf, Update, Write
+from spass.store.writes import Absent, Condition, Equals, OneOf, Update, Value, Write
 
 _ROUTE: Final = "ingest"
 """The name of the route in the audit records of an upload's embedding calls."""

@@ -27,12 +27,11 @@ from spass.rag.ingest.upload_record import (
     upload_key,
 )
 from spass.store import keys
-from spass.store.attributes import Item, Value
 from spass.store.codec import decode, encode
 from spass.store.keys import Key
 from spass.store.table import TTL, ConditionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import ITEM_ABSENT, ITEM_EXISTS, Absent, Delete, Equals, Put, Update
+from spass.store.writes import ITEM_ABSENT, ITEM_EXISTS, Absent, Delete, Equals, Item, Put, Update, Value
 
 _MAX_CONCURRENT_PUTS: Final = 16
 _ITEMS_PER_QUERY: Final = 16

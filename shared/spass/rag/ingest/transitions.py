@@ -24,13 +24,12 @@ from spass.rag.ingest.upload_record import (
 )
 from spass.rag.ingest.uploaded_file import UploadedFile, own_upload, uploaded_file
 from spass.store import keys
-from spass.store.attributes import Value
+from spass.store.bucket import UPLOADS_PREFIX
 from spass.store.keys import Key
 from spass.store.leases import LeaseLost
 from spass.store.table import TTL, ConditionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.uploads import UPLOADS_PREFIX
-from spass.store.writes import ITEM_ABSENT, Absent, AtMost, Check, Condition, Equals, Exists, OneOf, Update
+from spass.store.writes import ITEM_ABSENT, Absent, AtMost, Check, Condition, Equals, Exists, OneOf, Update, Value
 
 _IS_ACTIVE = OneOf("status", list(ACTIVE))
 _IS_STOPPED = Equals("status", Status.FAILED) & Exists("stopped")

@@ -10,10 +10,10 @@ from spass.core.errors import UploadNotFound
 from spass.core.ids import IndexId, RequestId, UploadId, UserId
 from spass.rag.ingest.plan import UploadError
 from spass.store import keys
-from spass.store.attributes import Item, Value
 from spass.store.codec import decode
 from spass.store.keys import Key
 from spass.store.tenant_store import TenantStore
+from spass.store.writes import Item, Value
 
 MAX_ERRORS: Final = 100
 """The number of errors that an upload stores. It counts all errors."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spass.core.ids import RAG_ID, IndexId, TenantId, UploadId, id_pattern
-from spass.store.uploads import UPLOADS_PREFIX
+from spass.store.bucket import UPLOADS_PREFIX
 
 UPLOAD_ID: Final = re.compile(id_pattern("upl"))
 _INDEX_ID: Final = re.compile(RAG_ID)

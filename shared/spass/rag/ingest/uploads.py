@@ -20,11 +20,10 @@ from spass.rag.ingest.plan import UploadError, kind_of
 from spass.rag.ingest.upload_record import ABANDONED, MAX_ERRORS, Status, UploadRecord, read_record, record_of
 from spass.rag.ingest.uploaded_file import upload_key
 from spass.store import keys
-from spass.store.attributes import Value
 from spass.store.idempotency import Claim, StoredAnswer, put_once
 from spass.store.table import TTL
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import ITEM_ABSENT, Put
+from spass.store.writes import ITEM_ABSENT, Put, Value
 from spass.tenancy.config import GatewayConfig, ModelConfig
 from spass.tenancy.response_model import Count, DateTime, NextCursor, ResponseModel
 

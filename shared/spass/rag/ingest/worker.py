@@ -47,9 +47,9 @@ from spass.rag.ingest.upload_record import Status, UploadRecord, read_record, up
 from spass.rag.ingest.uploaded_file import UploadedFile
 from spass.rag.write.writer import Writer
 from spass.redaction.log import write_line
+from spass.store.bucket import ObjectMissing
 from spass.store.keys import Key
 from spass.store.leases import LeaseLost, renewing
-from spass.store.objects import ObjectMissing
 from spass.store.tenant_store import TenantStore
 
 T = TypeVar("T")

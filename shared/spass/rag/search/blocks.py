@@ -23,7 +23,7 @@ from spass.rag.search.residency import Residency
 from spass.rag.search.scan import ScanBlock
 from spass.rag.search.selection import ALL, Selection, select
 from spass.redaction.log import write_line
-from spass.store.objects import ObjectMissing
+from spass.store.bucket import ObjectMissing
 
 MAX_GROUP_BYTES: Final = 24 * 2**20  # that one group reads; the group before it is in memory at the same time
 MAX_CONCURRENT_READS: Final = 16

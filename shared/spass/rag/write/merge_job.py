@@ -21,13 +21,12 @@ from spass.rag.write.deleted_rows import mark_deleted, store_bitmaps
 from spass.rag.write.merge_policy import choose_job_inputs, needs_merge_job
 from spass.rag.write.segment_merge import MergeInput, evict_for_merge, put_merged_segment
 from spass.rag.write.swap import NextVersion, swap
-from spass.store.attributes import Value
+from spass.store.bucket import ObjectMissing
 from spass.store.keys import rag_merge
 from spass.store.leases import LEASE_SECONDS, renewing
-from spass.store.objects import ObjectMissing
 from spass.store.table import TTL, ConditionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import ITEM_ABSENT, AtMost, Delete, Equals, Put, Update
+from spass.store.writes import ITEM_ABSENT, AtMost, Delete, Equals, Put, Update, Value
 
 _MIN_REMAINING_SECONDS: Final = 60.0  # for a large merge
 

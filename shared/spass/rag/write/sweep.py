@@ -16,8 +16,7 @@ from spass.core.time import Deadline
 from spass.rag.index.manifest import Manifest, encode_garbage, list_manifests, read_manifest
 from spass.rag.write.merge_policy import needs_merge_job
 from spass.store import keys
-from spass.store.objects import ObjectSummary
-from spass.store.orphans import remove_orphans
+from spass.store.bucket import ObjectSummary
 from spass.store.table import ConditionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Equals, Update
@@ -89,7 +88,7 @@ async def _sweep_orphans(store: TenantStore, now: int, deadline: Deadline) -> in
         manifest = await read_manifest(store, IndexId(index))
         return [one.key for one in objects if not _is_referenced(manifest, one.key.removeprefix(f"{_FOLDER}{index}/"))]
 
-    return await remove_orphans(store, _FOLDER, lambda one: one.modified + ORPHAN_SECONDS <= now, unlisted, deadline)
+    return await store.objects.remove_orphans(_FOLDER, lambda one: one.modified + ORPHAN_SECONDS <= now, unlisted, deadline)
 
 
 def _is_referenced(manifest: Manifest, path: str) -> bool:

@@ -26,12 +26,11 @@ from spass.sessions.names import name_write
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body, stored_overflow_key
 from spass.sessions.session import Hold, Session, decode_session
 from spass.store import keys
-from spass.store.attributes import Value
+from spass.store.bucket import ObjectMissing
 from spass.store.codec import encode
-from spass.store.objects import ObjectMissing
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import ITEM_ABSENT, Absent, Equals, Put, Update, Write
+from spass.store.writes import ITEM_ABSENT, Absent, Equals, Put, Update, Value, Write
 
 
 class CompactionNotStarted(StorageUnavailable):

@@ -16,12 +16,11 @@ from spass.redaction.text import redact_provider_text
 from spass.sessions.compaction.plan import CompactionPlan
 from spass.sessions.hold import release_hold
 from spass.store import keys
-from spass.store.attributes import Value
 from spass.store.codec import decode, encode
 from spass.store.idempotency import RequestHashes
 from spass.store.table import TTL, TransactionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import Delete, OneOf, Update
+from spass.store.writes import Delete, OneOf, Update, Value
 
 JOB_SECONDS: Final = 3600
 """The time limit of a job. A job that exceeds it ends as failed."""

@@ -31,9 +31,9 @@ from spass.sessions.hold import hold_error, new_hold, not_held_by_others, releas
 from spass.sessions.record import load_turns
 from spass.sessions.session import HoldKind, Session, decode_owned_session, read_session
 from spass.store import keys
+from spass.store.bucket import ObjectMissing
 from spass.store.codec import encode
 from spass.store.idempotency import IdempotentRequest
-from spass.store.objects import ObjectMissing
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Absent, Equals, Put, Update

@@ -24,7 +24,7 @@ from spass.rag.index.manifest import (
     swap_write,
 )
 from spass.rag.write.merge_policy import HEADROOM, MERGE_ROWS, choose_merge
-from spass.store.attributes import Item
+from spass.store.writes import Item
 
 TENANT, INDEX = TenantId("demo"), IndexId("berlin")
 

@@ -18,11 +18,10 @@ from spass.rag.ingest.sweep import SweptUploads, sweep_uploads
 from spass.rag.ingest.transitions import end_failed, restart
 from spass.rag.ingest.upload_record import ABANDONED, read_record
 from spass.store import keys
-from spass.store.attributes import Value
 from spass.store.codec import encode
 from spass.store.leases import LeaseLost
 from spass.store.table import ConditionFailed
-from spass.store.writes import Update
+from spass.store.writes import Update, Value
 from spass.testing.faults import Crash
 from tests.unit.rag.ingest.harness import INDEX, Calls, IngestHarness, jsonl_file, lines, numbered_texts
 

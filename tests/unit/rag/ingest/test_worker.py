@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from spass.aws.uploads import S3Uploads
+from spass.aws.bucket import S3Uploads
 from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound, RateLimited, TooManyDocuments, UpstreamError, UpstreamRejected, UpstreamTimeout
 from spass.core.ids import DocumentId, IndexId

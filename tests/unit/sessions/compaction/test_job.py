@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.aws.attributes import attribute_of, item_of
+from spass.aws.dynamodb import attribute_of, item_of
 from spass.core import errors
 from spass.core.cost import Cost, CostSource
 from spass.core.errors import IdempotencyKeyReused, SpassError, UpstreamError, UpstreamUnreachable

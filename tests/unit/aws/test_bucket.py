@@ -10,10 +10,10 @@ import botocore.signers
 import pytest
 from botocore.credentials import Credentials, RefreshableCredentials
 
-from spass.aws import uploads
+from spass.aws import bucket
 from spass.aws.clients import Aws
 from spass.core.ids import TenantId
-from spass.store.uploads import PresignedPost
+from spass.store.bucket import PresignedPost
 
 NOW = datetime(2026, 4, 30, 8, 14, 22, tzinfo=UTC)
 
@@ -25,7 +25,7 @@ def presign(monkeypatch: pytest.MonkeyPatch) -> Presign:
     """Return a function that signs a form at ``NOW``, for an hour, with its argument."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
     monkeypatch.setattr(botocore.signers, "get_current_datetime", lambda: NOW)
-    monkeypatch.setattr(uploads, "now_s", lambda: int(NOW.timestamp()))
+    monkeypatch.setattr(bucket, "now_s", lambda: int(NOW.timestamp()))
 
     def sign(credentials: Credentials) -> PresignedPost:
         monkeypatch.setattr(botocore.session.Session, "get_credentials", lambda _: credentials)

@@ -6,8 +6,8 @@ import pytest
 
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
-from spass.store.commit_marker import commit
 from spass.store.keys import used_confirm_token
+from spass.store.swap import commit
 from spass.store.table import TenantTable
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Equals, Put, Update, Write
