@@ -8,11 +8,9 @@ from typing import Final, Literal
 
 from spass.calls.admission import Admission, CallReservation
 from spass.calls.defence import MAX_CHARACTERS, sanitize_request
-from spass.calls.embedding import EmbeddingRequests
-from spass.calls.estimate import estimate_tokens, expected_usage
+from spass.calls.embedding import embed_texts
 from spass.calls.model_round_trip import model_round_trip
-from spass.calls.recorded_call import RecordedCall, record_call
-from spass.calls.recorder import Recorder
+from spass.calls.recorder import RecordedCall, Recorder, record_call
 from spass.calls.reply_redaction import ReplyRedactor, build_redactor
 from spass.calls.scope import MAX_CALLER_DEPTH, Scope
 from spass.calls.text_calls import text_call_reader
@@ -22,6 +20,7 @@ from spass.core.errors import InvalidRequest, ModelNotAllowed, RecursionDepthExc
 from spass.core.messages import NO_TOKENS, TokenUsage
 from spass.metering.audit import CallKind
 from spass.metering.pricing import price
+from spass.models.attempt import estimate_tokens, expected_usage
 from spass.models.router import Router
 from spass.models.types import ChatDelta, ChatRequest, EmbeddingReply
 from spass.redaction.redactor import Redactor
@@ -88,9 +87,10 @@ class Calls:
             try:
                 async with (
                     self._recorded(scope, CallKind.CHAT, model, reservation) as call,
-                    aclosing(self._router.chat(sanitized.request, call.context.with_expected_usage(expected))) as deltas,
+                    aclosing(
+                        self._router.chat(sanitized.request, call.context.with_expected_usage(expected), call.routing)
+                    ) as deltas,
                 ):
-                    call.routing = deltas.routing
                     async for raw in deltas:
                         received += _count_characters(raw)
                         _check_length(received)
@@ -145,11 +145,7 @@ class Calls:
             self._admission.admit(scope, expected, self._price(config, expected)) as reservation,
             self._recorded(scope, CallKind.EMBEDDING, config, reservation) as call,
         ):
-            requests = EmbeddingRequests(self._router, config.name, call.context)
-            try:
-                data = await requests.embed(texts)
-            finally:
-                call.routing = requests.routing
+            data = await embed_texts(self._router, config.name, texts, call.context, call.routing)
         return EmbeddingReply(data, len(texts), dimensions, call.routing.usage)
 
     def model_round_trip(self, text: str) -> str:

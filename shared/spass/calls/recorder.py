@@ -5,22 +5,28 @@ The recorder also publishes the events of the call on the bus of its scope. Noth
 
 import asyncio
 import time
-from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import TYPE_CHECKING, Final, Protocol
 
 from spass.calls.admission import CallReservation
 from spass.calls.scope import EventFields, Scope
 from spass.core.bus import INFERENCE_END, INFERENCE_START, TOOL_CALL_END, TOOL_CALL_START
 from spass.core.cost import NO_COST, Cost
+from spass.core.errors import SpassError
 from spass.core.ids import RequestId, new_id
+from spass.core.messages import NO_TOKENS, FinishReason
 from spass.core.time import now
 from spass.metering import audit
 from spass.metering.audit import AuditRecord, CallKind
+from spass.metering.pricing import price
 from spass.models.router import RoutingRecord
-from spass.models.types import CallContext
+from spass.models.types import CallContext, ReplyBuilder
+from spass.redaction.redactor import Redactor
 from spass.store.shielded import run_shielded
+from spass.tenancy.config import ModelConfig
 
 if TYPE_CHECKING:
     from spass.core.bus_events import InferenceEnd, InferenceStart, ToolCallEnd, ToolCallStart
@@ -131,56 +137,125 @@ class Recorder:
         fields["session_id"] = self._record.session  # a turn may go on in a successor before the call has ended
         return fields
 
-    def _publish_start(self) -> None:
-        bus = self._scope.bus
-        if self._record.kind is CallKind.TOOL:
-            bus.publish(TOOL_CALL_START, self._tool_call_start)
-        else:
-            bus.publish(INFERENCE_START, self._inference_start)
-
-    def _publish_end(self, record: AuditRecord) -> None:
-        bus = self._scope.bus
-        if record.kind is CallKind.TOOL:
-            bus.publish(TOOL_CALL_END, partial(self._tool_call_end, record))
-        else:
-            bus.publish(INFERENCE_END, partial(self._inference_end, record))
-
     # Only a process with subscribers builds events, so only it imports their classes.
 
-    def _tool_call_start(self) -> "ToolCallStart":
-        from spass.core.bus_events import ToolCallStart
+    def _publish_start(self) -> None:
+        def tool_call() -> "ToolCallStart":
+            from spass.core.bus_events import ToolCallStart
 
-        return ToolCallStart(**self._event_fields(), call_id=self.request_id, tool=self._record.tool)
+            return ToolCallStart(**self._event_fields(), call_id=self.request_id, tool=self._record.tool)
 
-    def _tool_call_end(self, record: AuditRecord) -> "ToolCallEnd":
-        from spass.core.bus_events import ToolCallEnd
+        def inference() -> "InferenceStart":
+            from spass.core.bus_events import InferenceStart
 
-        return ToolCallEnd(
-            **self._event_fields(),
-            call_id=record.request_id,
-            tool=record.tool,
-            ok=record.status == audit.OK,
-            status=record.status,
-            duration_ms=record.latency_ms,
-        )
+            return InferenceStart(**self._event_fields(), call_id=self.request_id, model=self._record.model or "")
 
-    def _inference_start(self) -> "InferenceStart":
-        from spass.core.bus_events import InferenceStart
+        if self._record.kind is CallKind.TOOL:
+            self._scope.bus.publish(TOOL_CALL_START, tool_call)
+        else:
+            self._scope.bus.publish(INFERENCE_START, inference)
 
-        return InferenceStart(**self._event_fields(), call_id=self.request_id, model=self._record.model or "")
+    def _publish_end(self, record: AuditRecord) -> None:
+        def tool_call() -> "ToolCallEnd":
+            from spass.core.bus_events import ToolCallEnd
 
-    def _inference_end(self, record: AuditRecord) -> "InferenceEnd":
-        from spass.core.bus_events import InferenceEnd
+            return ToolCallEnd(
+                **self._event_fields(),
+                call_id=record.request_id,
+                tool=record.tool,
+                ok=record.status == audit.OK,
+                status=record.status,
+                duration_ms=record.latency_ms,
+            )
 
-        return InferenceEnd(
-            **self._event_fields(),
-            call_id=record.request_id,
-            model=record.model or "",
-            backend=record.backend,
-            attempts=record.attempts,
-            prompt_tokens=record.usage.prompt_tokens,
-            completion_tokens=record.usage.completion_tokens,
-            cost_usd=record.cost.usd,
-            status=record.status,
-            duration_ms=record.latency_ms,
-        )
+        def inference() -> "InferenceEnd":
+            from spass.core.bus_events import InferenceEnd
+
+            return InferenceEnd(
+                **self._event_fields(),
+                call_id=record.request_id,
+                model=record.model or "",
+                backend=record.backend,
+                attempts=record.attempts,
+                prompt_tokens=record.usage.prompt_tokens,
+                completion_tokens=record.usage.completion_tokens,
+                cost_usd=record.cost.usd,
+                status=record.status,
+                duration_ms=record.latency_ms,
+            )
+
+        if record.kind is CallKind.TOOL:
+            self._scope.bus.publish(TOOL_CALL_END, tool_call)
+        else:
+            self._scope.bus.publish(INFERENCE_END, inference)
+
+
+class OpenCall(Protocol):
+    """A call that has begun."""
+
+    @property
+    def context(self) -> CallContext:
+        """Return the deadline and the headers of its requests to backends."""
+        ...
+
+    async def finish(self, status: str, *, routing: RoutingRecord, cost: Cost, finish_reason: FinishReason | None = None) -> None:
+        """Count the call. ``status`` is ``ok``, ``cancelled`` or the code of an error."""
+        ...
+
+
+@dataclass(slots=True)
+class RecordedCall:
+    """One call of a model. The caller sets ``routing`` and fills ``builder``. ``cost`` is set when the call has ended."""
+
+    context: CallContext
+    routing: RoutingRecord = field(default_factory=RoutingRecord)
+    builder: ReplyBuilder = field(default_factory=ReplyBuilder)
+    cost: Cost = NO_COST
+
+
+@asynccontextmanager
+async def record_call(
+    opened: OpenCall, kind: CallKind, model: ModelConfig | None, redactor: Redactor, usd_to_eur: Decimal
+) -> AsyncIterator[RecordedCall]:
+    """Price and finish the call ``opened`` when the body ends. A call of a model that is not in the catalogue has no price.
+
+    Raises:
+        SpassError: the error of the body, with secrets, hosts and paths redacted.
+    """
+    call = RecordedCall(opened.context)
+    status = audit.FAILED
+    try:
+        yield call
+        status = audit.OK
+    except SpassError as error:
+        status = error.code
+        raise redactor.redact_error(error) from None
+    except (GeneratorExit, asyncio.CancelledError):
+        status = audit.CANCELLED
+        raise
+    finally:
+        reply = call.builder.reply
+        finish_reason = reply.finish_reason if status == audit.OK and kind is CallKind.CHAT else None
+        try:
+            if model is not None:
+                call.cost = _price_call(model, call.routing, status, reported_usd=reply.cost_usd, usd_to_eur=usd_to_eur)
+        finally:
+            await opened.finish(status, routing=call.routing, cost=call.cost, finish_reason=finish_reason)
+
+
+def _price_call(
+    model: ModelConfig, routing: RoutingRecord, status: str, *, reported_usd: Decimal | None, usd_to_eur: Decimal
+) -> Cost:
+    """Return the cost of one call, including its lost attempts.
+
+    ``status`` is that of the audit. ``reported_usd`` is the price that the provider reported. Ignore a price of 0 if the provider
+    did not count tokens either.
+    """
+    if status != audit.OK and routing.usage == NO_TOKENS:
+        return NO_COST
+    if routing.estimated and not reported_usd:
+        reported_usd = None
+    cost = price(model, routing.answered_usage, reported_usd=reported_usd, usd_to_eur=usd_to_eur)
+    if routing.failed_attempt_usage == NO_TOKENS:
+        return cost
+    return replace(cost + price(model, routing.failed_attempt_usage, reported_usd=None, usd_to_eur=usd_to_eur), sub_calls=1)

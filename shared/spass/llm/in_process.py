@@ -14,9 +14,8 @@ from decimal import Decimal
 from typing import Any, Final
 
 from spass.calls.admission import CallReservation
-from spass.calls.embedding import EmbeddingRequests
-from spass.calls.estimate import expected_usage
-from spass.calls.recorded_call import RecordedCall, record_call
+from spass.calls.embedding import embed_texts
+from spass.calls.recorder import RecordedCall, record_call
 from spass.calls.reply_redaction import build_redactor
 from spass.calls.scope import REQUEST_SECONDS, Scope
 from spass.calls.text_calls import text_call_reader
@@ -27,6 +26,7 @@ from spass.core.time import Deadline
 from spass.llm.plain_messages import read_messages, read_tools
 from spass.llm.usage_log import AgentUsage, UsageLog
 from spass.metering.audit import CallKind
+from spass.models.attempt import expected_usage
 from spass.models.router import Router
 from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply
 from spass.redaction.log import log_to_stderr
@@ -174,11 +174,7 @@ class InProcessCalls:
         if not texts:
             return EmbeddingsReply([], model, _tokens(TokenUsage()))
         async with self._call(CallKind.EMBEDDING, model, agent_id) as call:
-            requests = EmbeddingRequests(self._router, model, call.context)
-            try:
-                data = await requests.embed(texts)
-            finally:
-                call.routing = requests.routing
+            data = await embed_texts(self._router, model, texts, call.context, call.routing)
         dimensions = (config.dimensions if config else None) or len(data) // 4 // len(texts)
         reply = EmbeddingReply(data, len(texts), dimensions, call.routing.usage)
         return EmbeddingsReply(reply.rows(), model, _tokens(call.routing.usage))
@@ -203,8 +199,7 @@ class InProcessCalls:
         """Yield the answer of a backend, with the calls that it writes as text."""
         config = self._models.get(request.model)
         reader = text_call_reader(config, request, None) if config else None
-        async with aclosing(self._router.chat(request, context)) as deltas:
-            call.routing = deltas.routing
+        async with aclosing(self._router.chat(request, context, call.routing)) as deltas:
             async for raw in deltas:
                 call.builder.add(delta := raw if reader is None else reader.feed(raw))
                 yield delta

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from spass.calls.recorded_call import OpenCall
-from spass.calls.recorder import Recorder
+from spass.calls.recorder import OpenCall, Recorder
 from spass.calls.scope import Scope
 from spass.core.cost import Cost
 from spass.core.ids import AgentName

@@ -1,10 +1,26 @@
-"""Count the tokens of one attempt at a backend, whether its answer arrives or is lost."""
+"""Estimate the tokens of a call, and count those of one attempt at a backend, whether its answer arrives or is lost."""
 
 from typing import Final
 
 from spass.core.messages import CHARACTERS_PER_TOKEN, TokenUsage
 
+TYPICAL_ANSWER_TOKENS: Final = 1024
+"""Tokens reserved for an answer without ``max_tokens``."""
 _NONE: Final = TokenUsage()
+
+
+def estimate_tokens(characters: int) -> int:
+    """Return characters / 4, rounded up."""
+    return -(-characters // CHARACTERS_PER_TOKEN)
+
+
+def expected_usage(prompt_characters: int, max_tokens: int | None, window: int) -> TokenUsage:
+    """Return an upper estimate of the tokens of a chat. It is reserved before the call, and charged for a lost answer.
+
+    The answer counts as ``max_tokens``, or as ``TYPICAL_ANSWER_TOKENS``, but at most as the model's ``window`` of tokens: more
+    would only block other calls.
+    """
+    return TokenUsage(estimate_tokens(prompt_characters), min(max_tokens or TYPICAL_ANSWER_TOKENS, window))
 
 
 class Attempt:
@@ -43,10 +59,9 @@ class Attempt:
         """
         if not self.started:
             return self.expected_usage if self.sent else _NONE
-        written = -(-self._characters_since_count // CHARACTERS_PER_TOKEN)
         return TokenUsage(
             self._provider_usage.prompt_tokens or self.expected_usage.prompt_tokens,
-            self._provider_usage.completion_tokens + written,
+            self._provider_usage.completion_tokens + estimate_tokens(self._characters_since_count),
         )
 
     @property

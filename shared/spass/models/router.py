@@ -59,6 +59,13 @@ class RoutingRecord:
         """Return the tokens of all attempts."""
         return self.answered_usage + self.failed_attempt_usage
 
+    def add(self, other: "RoutingRecord") -> None:
+        """Add the attempts of another request of the same call, and their tokens."""
+        self.attempts += other.attempts
+        self.answered_usage += other.answered_usage
+        self.failed_attempt_usage += other.failed_attempt_usage
+        self.estimated |= other.estimated
+
     @contextmanager
     def count_attempt(self, backend: BackendConfig, attempt: Attempt) -> Iterator[None]:
         """Count one attempt at ``backend`` and, when the body ends, the tokens that ``attempt`` took."""
@@ -72,23 +79,6 @@ class RoutingRecord:
             else:
                 self.failed_attempt_usage += attempt.usage
             self.estimated |= attempt.estimated
-
-
-class ChatStream:
-    """An iterator over an answer. Closing it early closes the connection to the provider."""
-
-    def __init__(self, deltas: AsyncGenerator[ChatDelta, None], routing: RoutingRecord) -> None:
-        self._deltas = deltas
-        self.routing = routing
-
-    def __aiter__(self) -> AsyncIterator[ChatDelta]:
-        return self
-
-    async def __anext__(self) -> ChatDelta:
-        return await anext(self._deltas)
-
-    async def aclose(self) -> None:
-        await self._deltas.aclose()
 
 
 class Router:
@@ -125,14 +115,36 @@ class Router:
         model_config = self._models.get(model)
         return embedding_limits(self._serving(model), model_config.dimensions if model_config else None, model)
 
-    def chat(self, request: ChatRequest, context: CallContext) -> ChatStream:
-        """Return an iterator over the answer to ``request``. The first step of the iterator sends the request.
+    async def chat(
+        self, request: ChatRequest, context: CallContext, routing: RoutingRecord | None = None
+    ) -> AsyncGenerator[ChatDelta, None]:
+        """Yield the answer to ``request``. Fill in ``routing``, also on failure. After the first delta the router does not retry.
 
-        Iterating raises UpstreamRejected, ContextLengthExceeded, RateLimited, UpstreamError, UpstreamTimeout, NoBackendAvailable.
-        After the first delta the router does not retry.
+        Raises:
+            UpstreamRejected, ContextLengthExceeded, RateLimited, UpstreamError, UpstreamTimeout, NoBackendAvailable: no backend
+                answered, or the answer ended too early.
         """
-        routing = RoutingRecord()
-        return ChatStream(self._chat(request, context, routing), routing)
+        routing = routing or RoutingRecord()
+        schedule = await self._schedule(request.model, context)
+        if model := self._models.get(request.model):
+            request = _for_model(request, model)
+        while True:
+            backend = await schedule.next()
+            attempt_context = context.new_attempt()
+            attempt = attempt_context.attempt
+            try:
+                answer = self._pool[backend].chat(_with_backend_model(backend, request), attempt_context)
+                async with self._attempt(backend, attempt_context, routing), aclosing(answer) as deltas:
+                    with _unbill_on_error(attempt):
+                        async for delta in deltas:
+                            if not attempt.started:
+                                self._circuits.record_success(backend.name, attempt.expected_usage.total_tokens)
+                            attempt.record_chunk(delta.characters, delta.usage)
+                            yield delta
+            except AttemptFailed as failure:
+                self._record_failure(schedule, backend, failure, attempt, started=attempt.started)
+            else:
+                return
 
     async def embed(
         self, request: EmbeddingRequest, context: CallContext, routing: RoutingRecord | None = None
@@ -163,28 +175,6 @@ class Router:
     async def aclose(self) -> None:
         """Close all connections."""
         await self._pool.aclose()
-
-    async def _chat(self, request: ChatRequest, context: CallContext, routing: RoutingRecord) -> AsyncGenerator[ChatDelta, None]:
-        schedule = await self._schedule(request.model, context)
-        if model := self._models.get(request.model):
-            request = _for_model(request, model)
-        while True:
-            backend = await schedule.next()
-            attempt_context = context.new_attempt()
-            attempt = attempt_context.attempt
-            try:
-                answer = self._pool[backend].chat(_with_backend_model(backend, request), attempt_context)
-                async with self._attempt(backend, attempt_context, routing), aclosing(answer) as deltas:
-                    with _unbill_on_error(attempt):
-                        async for delta in deltas:
-                            if not attempt.started:
-                                self._circuits.record_success(backend.name, attempt.expected_usage.total_tokens)
-                            attempt.record_chunk(delta.characters, delta.usage)
-                            yield delta
-            except AttemptFailed as failure:
-                self._record_failure(schedule, backend, failure, attempt, started=attempt.started)
-            else:
-                return
 
     @asynccontextmanager
     async def _attempt(self, backend: BackendConfig, attempt_context: CallContext, routing: RoutingRecord) -> AsyncIterator[None]:

@@ -10,11 +10,12 @@ from spass.core.time import Deadline
 from spass.models.errors import AttemptFailed
 from spass.models.pool import ProviderOf
 from spass.models.retries import Timing
-from spass.models.router import ChatStream, Router
+from spass.models.router import Router
 from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, pack_rows
 from spass.store.keys import backend_limit
 from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig
 from spass.testing.model import ScriptedModel
+from tests.unit.models.router_harness import ChatStream
 from tests.unit.store.memory_table import MemoryTable
 
 BEGIN = 1_800_000_000.0
@@ -104,7 +105,7 @@ class RouterFleet:
 
     def chat(self, tokens: int = 0, *, seconds: float = 270.0, worker: int = 0, model: str = "m") -> ChatStream:
         request = ChatRequest(model, (Message(Role.USER, "Hi"),))
-        return self.routers[worker].chat(request, self.context(tokens, seconds))
+        return ChatStream(self.routers[worker], request, self.context(tokens, seconds))
 
     async def call(self, tokens: int = 0, *, seconds: float = 270.0, worker: int = 0, model: str = "m") -> str | None:
         """Make a call and return the backend that answered."""

@@ -1,5 +1,6 @@
 """A router over scripted backends. Only ``sleep`` and answers advance its clock."""
 
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
 import pytest
@@ -10,7 +11,7 @@ from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Deadline
 from spass.models.errors import AttemptFailed, BackendUnavailable
 from spass.models.retries import Timing
-from spass.models.router import ChatStream, Router, RoutingRecord
+from spass.models.router import Router, RoutingRecord
 from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig
 from spass.testing.model import Deltas, ScriptedModel
@@ -61,6 +62,23 @@ def in_turn(*outcomes: Outcome) -> list[Outcome]:
     return list(outcomes)
 
 
+class ChatStream:
+    """The answer to one call, and its routing."""
+
+    def __init__(self, router: Router, request: ChatRequest, context: CallContext) -> None:
+        self.routing = RoutingRecord()
+        self._deltas = router.chat(request, context, self.routing)
+
+    def __aiter__(self) -> AsyncIterator[ChatDelta]:
+        return self
+
+    async def __anext__(self) -> ChatDelta:
+        return await anext(self._deltas)
+
+    async def aclose(self) -> None:
+        await self._deltas.aclose()
+
+
 class RouterHarness:
     """Backends a, b, … with scripted outcomes. Only ``sleep`` and answers advance the clock. ``random()`` gives
     ``random_value``."""
@@ -107,7 +125,7 @@ class RouterHarness:
             provider.sent = True
 
     def chat(self, model: str = "m", seconds: float = 270.0) -> ChatStream:
-        return self.router.chat(ChatRequest(model, (Message(Role.USER, "Hi"),)), self.context(seconds))
+        return ChatStream(self.router, ChatRequest(model, (Message(Role.USER, "Hi"),)), self.context(seconds))
 
     async def embed(self, texts: int = 2, routing: RoutingRecord | None = None) -> EmbeddingReply:
         return await self.router.embed(EmbeddingRequest("m", ("text",) * texts), self.context(), routing)
@@ -117,12 +135,12 @@ class RouterHarness:
         return {name: len(provider.models) for name, provider in self.providers.items()}
 
 
-async def text_of(chat: ChatStream) -> str:
+async def text_of(chat: ChatStream | AsyncGenerator[ChatDelta, None]) -> str:
     async with aclosing(chat):
         return "".join([delta.content async for delta in chat])
 
 
-async def error_from_response(chat: ChatStream) -> SpassError:
+async def error_from_response(chat: ChatStream | AsyncGenerator[ChatDelta, None]) -> SpassError:
     with pytest.raises(SpassError) as raised:
         await text_of(chat)
     return raised.value
