@@ -241,7 +241,7 @@ def test_arguments_of_a_callers_tool_do_not_leak(
 @pytest.mark.parametrize(
     ("name", "arguments", "module"),
     [
-        ("wikipedia_summary", {"title": "x"}, "spass.tools.builtin.mediawiki"),
+        ("wikipedia_summary", {"title": "x"}, "spass.tools.builtin.wikipedia"),
         ("web_search", {"query": "x"}, "spass.tools.search.provider"),
     ],
 )

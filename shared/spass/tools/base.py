@@ -9,11 +9,9 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, cast
 
-from pydantic import Field
-
-from spass.core.ids import DOCUMENT_ID, RAG_ID, ApprovalId
+from spass.core.ids import ApprovalId
 from spass.core.messages import Json, ToolSpec
 from spass.tenancy.strict_body import StrictBody
 
@@ -82,11 +80,6 @@ class CallResult:
 Returned: TypeAlias = "Json | CallResult"
 """What a tool returns: its result alone, or with what belongs to it."""
 
-IndexIdField: TypeAlias = Annotated[str, Field(pattern=RAG_ID, description="The index, e.g. berlin-info.")]
-DocumentIdField: TypeAlias = Annotated[
-    str, Field(pattern=DOCUMENT_ID, max_length=128, description="The document's id, exactly as you were given it.")
-]
-
 
 class Tool(StrictBody):
     """One call of a tool, with validated arguments. The name of the class tells the tool's: ``RagQuery`` is ``rag_query``."""
@@ -129,13 +122,6 @@ class Tool(StrictBody):
         parameters = {key: value for key, value in schema.items() if key not in ("title", "description", "$defs")}
         description = inspect.cleandoc(cls.__doc__ or "")
         return ToolSpec(cls.tool_name, description, _inline_schema(parameters, schema.get("$defs", {})), category=cls.category)
-
-
-class KnowledgeTool(Tool):
-    """A tool that reads indices."""
-
-    category: ClassVar[str] = "knowledge"
-    timeout: ClassVar[float] = 60.0
 
 
 _REFERENCE: Final = "#/$defs/"

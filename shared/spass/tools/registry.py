@@ -11,11 +11,13 @@ if TYPE_CHECKING:
 
 class ToolEntry(NamedTuple):
     """The toolset of a tool. A ``gated`` tool writes, so an agent's file may demand a person's approval of its calls. If it
-    ``needs_workspace``, only an agent with a workspace can have it."""
+    ``needs_workspace``, only an agent with a workspace can have it. ``module`` of ``builtin`` has its class; by default the one
+    that is named like the tool."""
 
     toolset: str
     gated: bool = False
     needs_workspace: bool = False
+    module: str = ""
 
 
 TOOLS: Final[Mapping[str, ToolEntry]] = {
@@ -25,27 +27,27 @@ TOOLS: Final[Mapping[str, ToolEntry]] = {
     "llm": ToolEntry("models"),
     "code_interpreter": ToolEntry("code"),
     "web_search": ToolEntry("web"),
-    "wikipedia_search": ToolEntry("wikipedia"),
-    "wikipedia_summary": ToolEntry("wikipedia"),
-    "rag_query": ToolEntry("knowledge"),
-    "rag_index_list": ToolEntry("knowledge"),
-    "rag_index_describe": ToolEntry("knowledge"),
-    "rag_doc_list": ToolEntry("knowledge"),
-    "rag_doc_get": ToolEntry("knowledge"),
-    "rag_index_create": ToolEntry("knowledge", gated=True),
-    "rag_doc_append": ToolEntry("knowledge", gated=True),
-    "rag_doc_patch": ToolEntry("knowledge", gated=True),
-    "rag_doc_delete": ToolEntry("knowledge", gated=True),
-    "rag_index_delete": ToolEntry("knowledge", gated=True),
+    "wikipedia_search": ToolEntry("wikipedia", module="wikipedia"),
+    "wikipedia_summary": ToolEntry("wikipedia", module="wikipedia"),
+    "rag_query": ToolEntry("knowledge", module="knowledge"),
+    "rag_index_list": ToolEntry("knowledge", module="knowledge"),
+    "rag_index_describe": ToolEntry("knowledge", module="knowledge"),
+    "rag_doc_list": ToolEntry("knowledge", module="knowledge"),
+    "rag_doc_get": ToolEntry("knowledge", module="knowledge"),
+    "rag_index_create": ToolEntry("knowledge", gated=True, module="knowledge_writes"),
+    "rag_doc_append": ToolEntry("knowledge", gated=True, module="knowledge_writes"),
+    "rag_doc_patch": ToolEntry("knowledge", gated=True, module="knowledge_writes"),
+    "rag_doc_delete": ToolEntry("knowledge", gated=True, module="knowledge_writes"),
+    "rag_index_delete": ToolEntry("knowledge", gated=True, module="knowledge_writes"),
     "delegate": ToolEntry("delegates", needs_workspace=True),
-    "memory_read": ToolEntry("settings"),
-    "memory_write": ToolEntry("settings", gated=True),
-    "memory_store": ToolEntry("notes"),
-    "memory_search": ToolEntry("notes"),
+    "memory_read": ToolEntry("settings", module="shared_memory"),
+    "memory_write": ToolEntry("settings", gated=True, module="shared_memory"),
+    "memory_store": ToolEntry("notes", module="notes"),
+    "memory_search": ToolEntry("notes", module="notes"),
     "lineage_search": ToolEntry("lineage"),
-    "read_file": ToolEntry("workspace", needs_workspace=True),
-    "list_directory": ToolEntry("workspace", needs_workspace=True),
-    "search_files": ToolEntry("workspace", needs_workspace=True),
+    "read_file": ToolEntry("workspace", needs_workspace=True, module="workspace_reading"),
+    "list_directory": ToolEntry("workspace", needs_workspace=True, module="workspace_reading"),
+    "search_files": ToolEntry("workspace", needs_workspace=True, module="workspace_reading"),
     "aider_edit": ToolEntry("editing", gated=True, needs_workspace=True),
 }
 
@@ -58,6 +60,7 @@ def tools_of(toolset: str) -> tuple[str, ...]:
 
 @cache
 def load_tool(name: str) -> "type[Tool]":
-    """Import the class of a tool: ``RagQuery`` of the module ``rag_query``."""
-    tool: type[Tool] = getattr(importlib.import_module(f"spass.tools.builtin.{name}"), name.title().replace("_", ""))
+    """Import the class of a tool: ``RagQuery`` for ``rag_query``."""
+    module = importlib.import_module(f"spass.tools.builtin.{TOOLS[name].module or name}")
+    tool: type[Tool] = getattr(module, name.title().replace("_", ""))
     return tool

@@ -3,15 +3,11 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, FailFast, Field
+from pydantic import ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from spass.calls.scope import Scope
-from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import Json
-from spass.rag.index.documents import MAX_DOCUMENTS, NewDocument
-from spass.rag.index.precondition import IfMatch, OneDocument, View, WholeIndex
-from spass.tools.base import DocumentIdField, IndexIdField, Rag, Tool
+from spass.tools.base import Tool
 from spass.tools.confirm_tokens import CONFIRM_SECONDS, ConfirmedOperation
 from spass.tools.consent import WriteResult
 
@@ -65,61 +61,3 @@ class TwoStepTool(Tool):
     def operation(self) -> ConfirmedOperation:
         """Return what the token confirms."""
         return ConfirmedOperation(self.tool_name, self.model_dump(mode="json", exclude={"confirm_token"}))
-
-
-class IndexTool(TwoStepTool):
-    """A two-step tool that changes an index."""
-
-    category: ClassVar[str] = "knowledge"
-
-    index_id: IndexIdField
-
-    @property
-    def index(self) -> IndexId:
-        return IndexId(self.index_id)
-
-    @property
-    def view(self) -> View:
-        """Return the part of the index that the preview shows and that must not change before the execution."""
-        return WholeIndex()
-
-    async def state(self, scope: Scope, rag: Rag, /) -> str:
-        return await rag.reader.entity_tag(scope, self.index, self.view)
-
-    def if_match(self, rag: Rag, state: str) -> IfMatch:
-        """Return the precondition of the write: the view is still in ``state``."""
-        return rag.reader.if_match(self.view, state)
-
-
-class DocumentTool(IndexTool):
-    """A two-step tool that changes one document."""
-
-    doc_id: DocumentIdField
-
-    @property
-    def document(self) -> DocumentId:
-        return DocumentId(self.doc_id)
-
-    @property
-    def view(self) -> View:
-        return OneDocument(self.document)
-
-
-class DocumentsTool(IndexTool):
-    """A two-step tool that adds documents."""
-
-    documents: Annotated[
-        list[NewDocument],
-        Field(
-            min_length=1,
-            description="The documents: each an id, a text, and metadata if there are any.",
-            json_schema_extra={"maxItems": MAX_DOCUMENTS},
-        ),
-        FailFast(),
-    ]
-
-    @property
-    def shape(self) -> dict[str, Json]:
-        """Return the number of documents and the bytes of their texts."""
-        sizes = [len(document.text.encode()) for document in self.documents]
-        return {"doc_count": len(sizes), "total_bytes": sum(sizes)}

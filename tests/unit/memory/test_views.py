@@ -123,9 +123,7 @@ async def test_a_cursor_of_another_list_is_refused(operators: Operators, cursor:
 
 
 def test_lists_and_tools_are_imported_without_numpy() -> None:
-    modules = (
-        "spass.memory.views, spass.sessions.delete_operator, spass.tools.builtin.memory_store, spass.tools.builtin.memory_search"
-    )
+    modules = "spass.memory.views, spass.sessions.delete_operator, spass.tools.builtin.notes"
     program = f"import sys, {modules}, spass.memory.operator_memory; print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

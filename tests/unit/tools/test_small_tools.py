@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from spass.core.messages import Json
 from spass.tools.base import ToolError
 from spass.tools.builtin.current_datetime import CurrentDatetime
-from spass.tools.builtin.rag_query import RagQuery
+from spass.tools.builtin.knowledge import RagQuery
 from spass.tools.builtin.think import Think
 from tests.unit.tools.fakes import FakeReader, rag_with, scope_for
 

@@ -11,9 +11,8 @@ from pydantic import ValidationError
 from spass.core.messages import Json
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
 from spass.tools.base import ToolError
-from spass.tools.builtin import mediawiki
-from spass.tools.builtin.wikipedia_search import WikipediaSearch
-from spass.tools.builtin.wikipedia_summary import WikipediaSummary
+from spass.tools.builtin import wikipedia
+from spass.tools.builtin.wikipedia import WikipediaSearch, WikipediaSummary
 from tests.unit.tools.fakes import scope_for
 
 pytestmark = pytest.mark.anyio
@@ -205,4 +204,4 @@ def test_an_invalid_title_is_refused(title: str) -> None:
 
 
 def test_the_default_is_wikipedia() -> None:
-    assert mediawiki._DEFAULT_URL == "https://{language}.wikipedia.org"
+    assert wikipedia._DEFAULT_URL == "https://{language}.wikipedia.org"

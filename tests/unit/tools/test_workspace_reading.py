@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from spass.core.errors import InvalidPath
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
-from spass.tools.builtin import read_file, search_files
-from spass.tools.builtin.read_file import MAX_TEXT_BYTES
+from spass.tools.builtin import workspace_reading
+from spass.tools.builtin.workspace_reading import MAX_TEXT_BYTES
 from spass.tools.languages import language_of
 from spass.tools.registry import TOOLS, load_tool
 from spass.tools.results import MAX_RESULT_BYTES, MAX_RICH_BYTES
@@ -159,8 +159,8 @@ async def test_a_line_that_is_too_long_is_cut_and_the_next_page_goes_on(characte
 )
 def test_a_page_is_the_wanted_lines_or_a_beginning_of_them(text: str, first: int, last: int | None, limit: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_file, "MAX_TEXT_BYTES", limit)
-        part = read_file._take_lines(text, first, last)
+        patch.setattr(workspace_reading, "MAX_TEXT_BYTES", limit)
+        part = workspace_reading._take_lines(text, first, last)
     lines = re.findall(r"[^\n]*\n|[^\n]+", text)
     wanted = lines[first - 1 : last]
     assert part.total == len(lines)
@@ -344,8 +344,8 @@ async def test_500_matches_of_long_lines_fit_into_a_result() -> None:
 
 async def test_a_search_that_takes_too_long_ends_with_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
     agent = await agent_with({f"f{number:03}": "needle\n" for number in range(400)})
-    monkeypatch.setattr(search_files, "_BATCH_FILES", 100)
-    monkeypatch.setattr(search_files, "MAX_SECONDS", 0.5)
+    monkeypatch.setattr(workspace_reading, "_BATCH_FILES", 100)
+    monkeypatch.setattr(workspace_reading, "MAX_SECONDS", 0.5)
     read_many = agent.harness.workspaces.read_many
     batches = 0
 

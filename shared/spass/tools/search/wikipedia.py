@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from spass.tools.builtin.mediawiki import article_url, query_api
+from spass.tools.builtin.wikipedia import article_url, query_api
 from spass.tools.search.provider import Hit
 
 _LANGUAGE: Final = "en"
