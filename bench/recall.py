@@ -45,7 +45,7 @@ from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
 from spass.testing.rag import build_rag
-from spass.tools.lineage_searcher import LINEAGE_SEARCH
+from spass.tools.builtin.lineage_search import LINEAGE_SEARCH
 from spass.tools.toolbox import Toolbox
 from spass.tools.toolset import built_in
 

@@ -8,8 +8,8 @@ import pytest
 from spass.core.errors import StorageUnavailable
 from spass.core.time import now_s
 from spass.store.idempotency import Claim, StoredAnswer
-from spass.tools.gateway import gateway_toolsets
 from spass.tools.toolbox import Toolbox
+from spass.tools.toolset import gateway_toolsets
 from tests.functions.gateway import Gateway, Reply
 
 EXECUTE = "/v1/tools/execute"

@@ -5,7 +5,7 @@ import pytest
 from spass.core.messages import FinishReason, ToolCallDelta
 from spass.models.types import MAX_CALL_ID_CHARACTERS, ChatDelta
 from spass.testing.model import in_turn
-from spass.tools.arguments import MAX_BYTES
+from spass.tools.base import MAX_ARGUMENTS_BYTES
 from tests.functions.gateway import Gateway
 from tests.stream_grammar import answer_text, of_type, read_events
 
@@ -20,7 +20,11 @@ LINE_SEPARATOR = "\u2028"
     [
         ("i" * 1_000_000, "calculator", '{"expression": "6*7"}'),
         (WIDEST * MAX_CALL_ID_CHARACTERS, "calculator" * 100_000, WIDEST * 300_000),
-        (WIDEST * MAX_CALL_ID_CHARACTERS, "calculator", f'{{"expression": "{LINE_SEPARATOR * (MAX_BYTES // 3 - 10)}"}}'),
+        (
+            WIDEST * MAX_CALL_ID_CHARACTERS,
+            "calculator",
+            f'{{"expression": "{LINE_SEPARATOR * (MAX_ARGUMENTS_BYTES // 3 - 10)}"}}',
+        ),
         ("call\n\ndata: {}\nid: 1-9", "calculator\n\ndata: {}", '{"expression": "6*7"}'),
     ],
     ids=["a long id", "unreadable arguments", "readable arguments", "line breaks"],

@@ -19,8 +19,8 @@ from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.time import now_s
 from spass.testing.aws import MemoryAws
 from spass.tools.confirm_tokens import CONFIRM_SECONDS, ConfirmedOperation, ConfirmTokens, TokenRedemption
-from spass.tools.gateway import gateway_toolsets
 from spass.tools.toolbox import Toolbox
+from spass.tools.toolset import gateway_toolsets
 from spass.web.services import Services
 from tests.functions.gateway import CONFIG, Gateway, Reply
 from tests.functions.injection_corpus import (

@@ -290,7 +290,7 @@ def virtual_clocks(*, stop_poll: float | None = None) -> Iterator[None]:
             "spass.core.ids",
             "spass.runs.following",
             "spass.managed.following",
-            "spass.tools.editor.progress",
+            "spass.tools.builtin.aider_edit",
         ):
             patch.setattr(f"{module}.time", clock)
         patch.setattr("spass.runs.following.follow", partial(follow, clock=virtual_now))

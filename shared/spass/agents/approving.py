@@ -16,7 +16,7 @@ from spass.core.ids import ApprovalId
 from spass.core.messages import Json
 from spass.core.time import Clock
 from spass.tools.base import ToolError
-from spass.tools.call_results import error_result
+from spass.tools.results import error_result
 
 if TYPE_CHECKING:
     from spass.tools.toolbox import Toolbox

@@ -30,9 +30,9 @@ from spass.core.events import (
 from spass.core.messages import ToolCallDelta
 from spass.redaction.log import failure_line, write_line
 from spass.tools.base import ToolError
-from spass.tools.call_results import waiting_results
-from spass.tools.delegates import Delegation
+from spass.tools.builtin.delegate import Delegation
 from spass.tools.grants import Grants
+from spass.tools.results import waiting_results
 
 
 class AgentDelegates:

@@ -48,7 +48,7 @@ from spass.core.events import (
 )
 from spass.core.json import dump
 from spass.core.messages import CUT_OFF, FinishReason, Json, Message, Role, ToolCall
-from spass.tools.arguments import arguments_for_display
+from spass.tools.base import arguments_for_display
 
 if TYPE_CHECKING:
     from spass.agents.driver import CodeRunner, Driver, ShortenHistory

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator
 from spass.core.effects import ToolOutcome
 from spass.core.json import dump
 from spass.core.messages import Json, Message, Role, ToolCall, replayable_name
-from spass.tools.arguments import arguments_for_display
-from spass.tools.base import TOOL_FAILED
+from spass.tools.base import TOOL_FAILED, arguments_for_display
 
 
 def foreign_outcomes(results: Iterable[Json]) -> Iterator[ToolOutcome]:

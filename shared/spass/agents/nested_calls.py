@@ -12,7 +12,7 @@ from spass.core.effects import ToolOutcome
 from spass.core.events import Nested, ToolCallFinished, ToolCallStarted, ToolProgress
 from spass.core.ids import ApprovalId
 from spass.core.messages import ToolCall
-from spass.tools.call_results import outcome_of_failure
+from spass.tools.results import outcome_of_failure
 
 
 class _OpenCall(NamedTuple):

@@ -30,11 +30,10 @@ from spass.sandbox.launchers import select_sandbox
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.identity import Caller, Identity
 from spass.tools.chat_models import ChatModels
-from spass.tools.gateway import require_memory
 from spass.tools.registry import TOOLS
 from spass.tools.search.engine import SearchEngine
 from spass.tools.toolbox import Toolbox
-from spass.tools.toolset import ToolTurn, built_in
+from spass.tools.toolset import ToolTurn, built_in, require_memory
 
 if TYPE_CHECKING:
     from spass.store.table import TenantTable

@@ -16,8 +16,8 @@ from spass.sessions.record import StoredMessage, TurnRecord, load_turns
 from spass.sessions.session import Session, read_session
 from spass.store.bucket import ObjectMissing
 from spass.store.tenant_store import TenantStore
-from spass.tools.arguments import arguments_for_display
-from spass.tools.lineage_searcher import LINEAGE_SEARCH, LineageHit, LineageSearchResult
+from spass.tools.base import arguments_for_display
+from spass.tools.builtin.lineage_search import LINEAGE_SEARCH, LineageHit, LineageSearchResult
 
 _EXCERPT_CHARACTERS: Final = 1200
 _TURNS_PER_READ: Final = 8  # a turn may be megabytes

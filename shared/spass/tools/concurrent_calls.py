@@ -14,7 +14,7 @@ from spass.core.json import replace_surrogates
 from spass.core.messages import ToolCall
 from spass.core.tasks import run_concurrently
 from spass.store.shielded import run_shielded
-from spass.tools.call_results import outcome_of_failure
+from spass.tools.results import outcome_of_failure
 
 RunCall: TypeAlias = Callable[[ToolCall, CallReports], Awaitable[ToolOutcome]]
 """Run one call. An error that it raises ends all calls."""

@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NewType, TypeAlias
+from typing import Final, NewType, Protocol, TypeAlias
 
 from spass.calls.scope import Scope
 from spass.core.errors import ConfirmTokenExpired, ConfirmTokenInvalid, InternalError, SpassError
@@ -22,12 +22,48 @@ from spass.core.ids import TenantId
 from spass.core.json import dump_canonical
 from spass.core.messages import Json
 from spass.core.time import now_s
+from spass.rag.index.answers import Document, WriteAnswer
 from spass.store import keys
 from spass.store.table import TTL, ConditionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Put, Write
 from spass.tenancy.identity import Caller
-from spass.tools.consent import WriteResult, to_result
+from spass.tenancy.memory_notes import NoteResult
+
+WriteResult: TypeAlias = WriteAnswer | Document | NoteResult | bool
+"""The result of a confirmed write. A ``bool`` says whether something was deleted."""
+
+
+def to_result(written: WriteResult) -> dict[str, Json]:
+    """Return ``written`` in the form of the HTTP route that makes the same change."""
+    match written:
+        case bool():
+            return {"deleted": written}
+        case NoteResult():
+            return {"memory_size_bytes": written.memory_size_bytes}
+        case WriteAnswer() | Document():
+            return written.to_dict()
+
+
+class Consent(Protocol):
+    """Consent to one call (a ``Participant`` of its write). The transaction of the write uses it up."""
+
+    def allows(self, state: str, /) -> bool:
+        """Return whether the preview of the call showed ``state``, an entity tag."""
+        ...
+
+    async def writes(self, written: WriteResult, /) -> Sequence[Write]:
+        """Return the writes that use up the consent, and those that store the result."""
+        ...
+
+    def refusal(self) -> SpassError:
+        """Return the error of a call whose consent was used up by another call."""
+        ...
+
+    async def outdated(self, scope: Scope, /) -> SpassError:
+        """Return the error of a call whose preview is out of date."""
+        ...
+
 
 CONFIRM_SECONDS: Final = 60
 

@@ -38,14 +38,12 @@ from spass.metering import audit
 from spass.metering.audit import CallKind
 from spass.store.idempotency import Claim, StoredAnswer
 from spass.store.writes import Write
-from spass.tools.arguments import InvalidArguments
-from spass.tools.base import CallResult, Returned, ToolError
-from spass.tools.call_results import error_result, outcome_of
+from spass.tools.base import CallResult, InvalidArguments, Returned, ToolError
 from spass.tools.concurrent_calls import run_calls
 from spass.tools.confirm_tokens import ConfirmTokens
 from spass.tools.grants import NO_GRANTS, Grants
 from spass.tools.responses import ToolResult
-from spass.tools.results import ToolAnswer, truncate_result
+from spass.tools.results import ToolAnswer, error_result, outcome_of, truncate_result
 from spass.tools.toolset import NO_TURN, ReadyCall, Toolset, ToolTurn
 from spass.tools.turn_tools import TurnTools, needs_confirmation
 

@@ -1,4 +1,4 @@
-"""A toolset is a source of tools. The toolbox joins toolsets, limits them to the tools of an agent, and runs their calls."""
+"""Toolsets, the sources of tools, and those of a gateway. A further source of tools is one more toolset here."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,14 +9,23 @@ from pydantic import ValidationError
 from spass.calls.scope import Scope
 from spass.core.errors import AdminRequired
 from spass.core.messages import Json, ToolSpec
-from spass.tools.arguments import describe_validation_error
-from spass.tools.base import Returned, Tool
+from spass.tools.base import Returned, Tool, ToolError, describe_validation_error
 from spass.tools.grants import NO_GRANTS, Grants
 from spass.tools.registry import load_tool, tools_of
 
-if TYPE_CHECKING:  # only a decision about a gated call needs it
+if TYPE_CHECKING:  # the first call of a tool imports what it needs
     from spass.approvals.ending import Ending
+    from spass.core.code_calls import Sandbox
     from spass.core.memory import Memory
+    from spass.tenancy.settings import Cascade
+    from spass.tools.agent_workspace import AgentWorkspace
+    from spass.tools.base import Rag
+    from spass.tools.builtin.delegate import Delegates
+    from spass.tools.builtin.lineage_search import LineageSearcher
+    from spass.tools.chat_models import ChatModels
+    from spass.tools.editor.protocol import Editor
+    from spass.tools.search.engine import SearchEngine
+    from spass.workspaces.service import Workspaces
 
 
 class ReadyCall(Protocol):
@@ -115,3 +124,70 @@ class ToolClasses:
 def built_in(toolset: str, needs: OpenNeeds = lambda _: (), seconds: float | None = None) -> ToolClasses:
     """Return a toolset of ``registry.TOOLS``."""
     return ToolClasses(tools_of(toolset), needs, seconds)
+
+
+NO_OPERATOR: Final = "no_operator"
+_READ_AND_COMMIT_SECONDS: Final = 30.0
+"""Seconds of an edit beside those of its editor."""
+
+
+class ToolServices(Protocol):
+    """The services that tools need, each created at its first use."""
+
+    @property
+    def tool_models(self) -> "ChatModels": ...
+    @property
+    def sandbox(self) -> "Sandbox": ...
+    @property
+    def search_engine(self) -> "SearchEngine": ...
+    @property
+    def rag(self) -> "Rag": ...
+    @property
+    def delegates(self) -> "Delegates": ...
+    @property
+    def cascade(self) -> "Cascade": ...
+    @property
+    def lineage_search(self) -> "LineageSearcher": ...
+    @property
+    def workspaces(self) -> "Workspaces": ...
+    @property
+    def editor(self) -> "Editor": ...
+
+
+def gateway_toolsets(services: ToolServices, turn: ToolTurn) -> Sequence[Toolset]:
+    """Return all toolsets, for the calls of ``turn``."""
+    grants = turn.grants
+
+    def workspace(scope: Scope) -> "AgentWorkspace":
+        from spass.tools.agent_workspace import AgentWorkspace
+
+        return AgentWorkspace.open(scope, grants, services.workspaces)
+
+    def edit(scope: Scope) -> Needs:
+        return (workspace(scope), services.editor, services.tool_models, turn.model)
+
+    return (
+        built_in("plain"),
+        built_in("models", lambda _: (services.tool_models, turn.model)),
+        built_in("code", lambda _: (services.sandbox,)),
+        built_in("web", lambda _: (services.search_engine,)),
+        built_in("wikipedia"),
+        built_in("knowledge", lambda _: (services.rag,)),
+        built_in("delegates", lambda scope: (workspace(scope), services.delegates)),
+        built_in("settings", lambda _: (services.cascade,)),
+        built_in("notes", lambda _: (require_memory(turn.memory),)),
+        built_in("lineage", lambda _: (services.lineage_search,)),
+        built_in("workspace", lambda scope: (workspace(scope),)),
+        built_in("editing", edit, grants.editor.timeout + _READ_AND_COMMIT_SECONDS),
+    )
+
+
+def require_memory(memory: "Memory | None") -> "Memory":
+    """Return the memory of the operator whose turn it is.
+
+    Raises:
+        ToolError: the call is not made in the turn of an operator.
+    """
+    if memory is None:
+        raise ToolError("This tool needs an operator, and none runs here. Answer without it.", code=NO_OPERATOR)
+    return memory

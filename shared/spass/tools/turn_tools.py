@@ -9,10 +9,17 @@ from spass.core.errors import ToolNotFound
 from spass.core.json import replace_surrogates
 from spass.core.messages import Json, ToolSpec
 from spass.rag.index.precondition import IndexChanged
-from spass.tools.arguments import parse
-from spass.tools.base import CallResult, Returned
-from spass.tools.confirm_tokens import CONFIRM_SECONDS, ConfirmTokens, RecordResult, UnsignedToken, strip_tag, token_expiry
-from spass.tools.consent import Consent, to_result
+from spass.tools.base import CallResult, Returned, parse_arguments
+from spass.tools.confirm_tokens import (
+    CONFIRM_SECONDS,
+    ConfirmTokens,
+    Consent,
+    RecordResult,
+    UnsignedToken,
+    strip_tag,
+    to_result,
+    token_expiry,
+)
 from spass.tools.toolset import BoundTool, ReadyCall, Toolset
 from spass.tools.two_step import TwoStepTool
 
@@ -49,7 +56,7 @@ class TurnTools:
             ToolNotFound, AdminRequired, InvalidArguments: there can be no such call.
         """
         source = self._require(name)
-        call = source.call(scope, name, parse(arguments) if isinstance(arguments, str) else arguments)
+        call = source.call(scope, name, parse_arguments(arguments) if isinstance(arguments, str) else arguments)
         if isinstance(call, BoundTool) and isinstance(call.tool, TwoStepTool):
             return TwoStepCall(call, call.tool, self, call.seconds)
         return call
@@ -93,8 +100,7 @@ class TwoStepCall:
     async def _request_approval(self, scope: Scope) -> CallResult:
         """Store the call until a person decides."""
         from spass.approvals.record import StoredCall
-        from spass.tools.gate import check_can_wait, request_approval
-        from spass.tools.previews import preview_call
+        from spass.tools.gate import check_can_wait, preview_call, request_approval
 
         check_can_wait(scope)
         needs = self.bound.open(scope)

@@ -8,8 +8,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from spass.core.messages import Json
 from spass.tools.base import Tool
-from spass.tools.confirm_tokens import CONFIRM_SECONDS, ConfirmedOperation
-from spass.tools.consent import WriteResult
+from spass.tools.confirm_tokens import CONFIRM_SECONDS, ConfirmedOperation, WriteResult
 
 
 def _move_token_last(schema: dict[str, Any]) -> None:

@@ -202,8 +202,7 @@ def _empties(file: ChangedFile) -> bool:
 async def _request_approval(workspace: AgentWorkspace, call: Tool, planned: PlannedChange, why: str) -> CallResult:
     """Store the planned change until a person decides."""
     from spass.approvals.record import StoredCall
-    from spass.tools.gate import request_approval
-    from spass.tools.previews import preview_change
+    from spass.tools.gate import preview_change, request_approval
 
     arguments = call.model_dump(mode="json", exclude_unset=True)
     stored = StoredCall(arguments, {"workspace": workspace.id, **planned.to_json()})

@@ -274,8 +274,8 @@ class Services:
 
     @cached_property
     def toolbox(self) -> "Toolbox":
-        from spass.tools.gateway import gateway_toolsets
         from spass.tools.toolbox import Toolbox
+        from spass.tools.toolset import gateway_toolsets
 
         _ = self.rag  # loads numpy while the process starts, not in its first call
         return Toolbox(partial(gateway_toolsets, self))

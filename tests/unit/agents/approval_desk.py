@@ -29,10 +29,9 @@ from spass.testing.aws import MemoryAws
 from spass.testing.rag import build_rag
 from spass.tools.agent_workspace import AgentWorkspace
 from spass.tools.base import CallResult, Rag, Tool
-from spass.tools.gateway import gateway_toolsets
 from spass.tools.grants import Grants, PathPatterns
 from spass.tools.toolbox import Toolbox
-from spass.tools.toolset import Needs, ToolClasses, Toolset, ToolTurn
+from spass.tools.toolset import Needs, ToolClasses, Toolset, ToolTurn, gateway_toolsets
 from spass.tools.workspace_change import apply_change, run_approved_change
 from spass.workspaces.change import Author, Change
 from spass.workspaces.paths import WorkspacePath, parse_path

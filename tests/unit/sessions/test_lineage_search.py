@@ -20,7 +20,7 @@ from spass.store import keys
 from spass.store.overflow import Overflow
 from spass.store.writes import Update
 from spass.testing.aws import MemoryAws
-from spass.tools.lineage_searcher import LineageSearchResult
+from spass.tools.builtin.lineage_search import LineageSearchResult
 from tests.sampling import SOAK
 from tests.unit.sessions.session_chains import ChainBuilder, memory_store, plain_turn, tool_turn
 

@@ -30,14 +30,13 @@ from spass.tenancy.config import GatewayConfig, SearchConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
 from spass.tools.base import Rag, Tool
+from spass.tools.builtin.delegate import Delegates
+from spass.tools.builtin.lineage_search import LineageSearcher
 from spass.tools.chat_models import ChatModels
-from spass.tools.delegates import Delegates
 from spass.tools.editor.protocol import Editor
-from spass.tools.gateway import gateway_toolsets
-from spass.tools.lineage_searcher import LineageSearcher
 from spass.tools.search.engine import SearchEngine
 from spass.tools.toolbox import Toolbox
-from spass.tools.toolset import ToolClasses
+from spass.tools.toolset import ToolClasses, gateway_toolsets
 from spass.workspaces.service import Workspaces
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.core.messages import Json
-from spass.tools.arguments import MAX_BYTES, MAX_DEPTH, InvalidArguments, parse
+from spass.tools.base import MAX_ARGUMENTS_BYTES, MAX_ARGUMENTS_DEPTH, InvalidArguments, parse_arguments
 
 
 def nested(levels: int) -> str:
@@ -17,7 +17,7 @@ def nested(levels: int) -> str:
 
 @pytest.mark.parametrize("text", ["", "  ", "{}", " {} \n"])
 def test_empty_arguments_are_an_empty_object(text: str) -> None:
-    assert parse(text) == {}
+    assert parse_arguments(text) == {}
 
 
 @pytest.mark.parametrize(
@@ -40,15 +40,15 @@ def test_empty_arguments_are_an_empty_object(text: str) -> None:
         ('{"a": "\\ud83d"}', "surrogate"),
         ('{"\\udc00": 1}', "surrogate"),
         ('{"a": "\ud800"}', "surrogate"),
-        (nested(MAX_DEPTH + 1), "nested deeper"),
+        (nested(MAX_ARGUMENTS_DEPTH + 1), "nested deeper"),
         (nested(9000), "nested deeper"),
         ('{"a":' + "[" * 20000, "nested deeper"),
-        (json.dumps({"a": "x" * MAX_BYTES}), "longer than"),
+        (json.dumps({"a": "x" * MAX_ARGUMENTS_BYTES}), "longer than"),
     ],
 )
 def test_anything_but_a_plain_json_object_is_refused(text: str, reason: str) -> None:
     with pytest.raises(InvalidArguments) as caught:
-        parse(text)
+        parse_arguments(text)
     assert reason in caught.value.message
     assert caught.value.code == "invalid_arguments"
     caught.value.message.encode()
@@ -63,10 +63,10 @@ json_values = st.recursive(
 
 @given(st.dictionaries(st.text(), json_values, max_size=4))
 def test_every_plain_json_object_is_parsed(value: dict[str, Json]) -> None:
-    assert parse(json.dumps(value, ensure_ascii=False)) == value
+    assert parse_arguments(json.dumps(value, ensure_ascii=False)) == value
 
 
 @given(st.text(alphabet='{}[]":,0123456789eE.-+ntfalsrue\\ud8 ', max_size=40))
 def test_arbitrary_text_is_parsed_or_refused(text: str) -> None:
     with suppress(InvalidArguments):
-        json.dumps(parse(text), allow_nan=False).encode()
+        json.dumps(parse_arguments(text), allow_nan=False).encode()

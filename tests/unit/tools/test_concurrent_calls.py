@@ -15,8 +15,8 @@ from spass.core.errors import StorageUnavailable
 from spass.core.events import CallEvent, Nested, ToolCallFinished, ToolCallStarted, ToolProgress
 from spass.core.messages import ToolCall
 from spass.tools.base import CallResult
-from spass.tools.call_results import outcome_of
 from spass.tools.concurrent_calls import run_calls
+from spass.tools.results import outcome_of
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from spass.core.ids import ApprovalId, WorkspaceId
 from spass.core.messages import FinishReason, Json, ToolCall
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
-from spass.tools.delegates import Delegation
+from spass.tools.builtin.delegate import Delegation
 from spass.tools.grants import NO_GRANTS, Grants
 from spass.tools.toolset import ToolTurn
 from tests.unit.tools.fakes import scope_for, toolbox_of

@@ -10,7 +10,7 @@ from spass.core.effects import ToolOutcome
 from spass.core.ids import AgentName, SessionId
 from spass.core.messages import Json, Role, ToolCall
 from spass.core.time import Timestamp
-from spass.tools.lineage_searcher import LineageHit, LineageSearchResult
+from spass.tools.builtin.lineage_search import LineageHit, LineageSearchResult
 from spass.tools.results import MAX_RESULT_BYTES
 from spass.tools.toolbox import Toolbox
 from tests.unit.tools.fakes import scope_for, toolbox_of

@@ -14,10 +14,9 @@ from spass.core.effects import ToolOutcome
 from spass.core.errors import ToolNotFound
 from spass.core.messages import Json, ToolCall, ToolSpec
 from spass.tools.base import Returned, ToolError
-from spass.tools.gateway import gateway_toolsets
 from spass.tools.results import MAX_RESULT_BYTES
 from spass.tools.toolbox import Toolbox
-from spass.tools.toolset import ReadyCall
+from spass.tools.toolset import ReadyCall, gateway_toolsets
 from tests.unit.tools.fakes import FakeServices, scope_for, table_of
 
 pytestmark = pytest.mark.anyio

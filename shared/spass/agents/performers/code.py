@@ -32,9 +32,8 @@ from spass.core.tasks import run_concurrently
 from spass.metering import audit
 from spass.metering.audit import CallKind
 from spass.tools.base import TOOL_FAILED, CallResult
-from spass.tools.call_results import outcome_of, waiting_results
 from spass.tools.concurrent_calls import run_calls
-from spass.tools.results import fit_approvals, fit_cell
+from spass.tools.results import fit_approvals, fit_cell, outcome_of, waiting_results
 
 TOO_MANY_SUB_CALLS: Final = "too_many_sub_calls"
 """The code of the error of a query after the last one that a turn may make."""

@@ -31,7 +31,7 @@ from spass.core.events import (
 from spass.core.ids import RequestId, SessionId
 from spass.core.messages import Json, ToolCall, ToolCallDelta
 from spass.core.run_result import RunResult, ToolRecord
-from spass.tools.arguments import arguments_for_display
+from spass.tools.base import arguments_for_display
 
 StreamEvent: TypeAlias = dict[str, Json]
 """One event of the stream, as JSON."""

@@ -34,7 +34,7 @@ from spass.core.json import dump_line
 from spass.core.messages import FinishReason, Json, ToolCall, ToolCallDelta
 from spass.core.run_result import AgentRun, RunResult
 from spass.journal.frames import DONE, Frame, json_frame
-from spass.tools.arguments import arguments_for_display
+from spass.tools.base import arguments_for_display
 
 _FLAGS: Final = {
     FinishReason.MAX_TURNS: "max_turns_exceeded",

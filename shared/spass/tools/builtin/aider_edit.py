@@ -1,14 +1,18 @@
 """The tool ``aider_edit``."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pydantic import AfterValidator, Field
 
-from spass.calls.scope import Scope
+from spass.calls.defence import MAX_CHARACTERS
+from spass.calls.scope import ReportProgress, Scope
 from spass.calls.worker_thread import run_in_worker_thread
-from spass.core.messages import CUT_OFF, Json, Message
+from spass.core.messages import CUT_OFF, Json, Message, Role
 from spass.core.text_checks import reject_blank
 from spass.models.types import ChatReply
 from spass.tools.agent_workspace import AgentWorkspace
@@ -16,8 +20,6 @@ from spass.tools.base import CallResult, Tool, ToolError
 from spass.tools.chat_models import ChatModels
 from spass.tools.editor.command_line import is_command
 from spass.tools.editor.commands import run_command
-from spass.tools.editor.long_messages import divide_long_messages
-from spass.tools.editor.progress import report_while_working
 from spass.tools.editor.protocol import Ask, Editor, EditRequest
 from spass.tools.editor.texts import EditPaths, EditTexts
 from spass.tools.gate import check_can_wait
@@ -132,3 +134,50 @@ def _text_of(reply: ChatReply) -> str:
             code="edit_failed",
         )
     return reply.message.content
+
+
+_BETWEEN: Final = "The message continues."
+"""The other side says this between two parts, because many chat templates require that user and assistant take turns."""
+
+
+def divide_long_messages(messages: Sequence[Message], limit: int = MAX_CHARACTERS) -> list[Message]:
+    """Return the same conversation in messages of at most ``limit`` characters. A part ends at the end of a line, if possible."""
+    return [part for message in messages for part in _parts(message, limit)]
+
+
+def _parts(message: Message, limit: int) -> Iterator[Message]:
+    other, rest = Role.USER if message.role is Role.ASSISTANT else Role.ASSISTANT, message.content
+    while len(rest) > limit:
+        end = rest.rfind("\n", 0, limit) + 1 or limit
+        yield replace(message, content=rest[:end])
+        yield Message(other, _BETWEEN)
+        rest = rest[end:]
+    yield replace(message, content=rest)
+
+
+MAX_SILENCE: Final = 4.0
+"""Seconds without a line of progress."""
+
+
+@asynccontextmanager
+async def report_while_working(report: ReportProgress) -> AsyncIterator[ReportProgress]:
+    """Report a line whenever nothing was reported for four seconds while the body runs. The body reports by the function that it
+    gets."""
+    started = last = time.monotonic()
+
+    def report_now(text: str) -> None:
+        nonlocal last
+        last = time.monotonic()
+        report(text)
+
+    async def work() -> None:
+        while True:
+            await asyncio.sleep(max(0.0, last + MAX_SILENCE - time.monotonic()))
+            if time.monotonic() - last >= MAX_SILENCE:
+                report_now(f"Still at work after {time.monotonic() - started:.0f} s.")
+
+    task = asyncio.create_task(work())
+    try:
+        yield report_now
+    finally:
+        task.cancel()

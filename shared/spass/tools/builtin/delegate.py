@@ -1,18 +1,48 @@
 """The tool ``delegate``."""
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Final
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final, Protocol
 
 from pydantic import AfterValidator, Field
 
 from spass.calls.scope import MAX_CALLER_DEPTH, STREAM_SECONDS, Scope
 from spass.core.errors import AgentNotFound, RecursionDepthExceeded
-from spass.core.messages import Json
+from spass.core.ids import ApprovalId
+from spass.core.messages import FinishReason, Json
 from spass.core.text_checks import reject_blank
 from spass.tools.agent_workspace import AgentWorkspace
 from spass.tools.base import CallResult, Tool, ToolError
-from spass.tools.delegates import Delegates, Delegation
+from spass.tools.grants import Grants
 from spass.tools.results import MAX_RESULT_BYTES, fit_approvals, fit_text, json_size
+
+
+@dataclass(frozen=True, slots=True)
+class Delegation:
+    """The result of a delegate. ``versions`` are the numbers of the workspace versions that its calls committed, in order.
+
+    ``approvals`` are the results of its calls that wait for a person, as its model received them, and ``waiting`` their ids.
+    """
+
+    answer: str
+    finish_reason: FinishReason
+    versions: tuple[int, ...] = ()
+    approvals: tuple[Json, ...] = ()
+    waiting: tuple[ApprovalId, ...] = ()
+
+
+class Delegates(Protocol):
+    """Run agents within calls of other agents. A room above this one implements it."""
+
+    async def run(self, scope: Scope, grants: Grants, agent: str, task: str) -> Delegation:
+        """Let ``agent`` do ``task`` within the call of ``scope`` by an agent with ``grants``. Return what it did. Its calls are
+        forwarded.
+
+        Raises:
+            ToolError, SpassError: the agent cannot run for this caller, or it failed.
+        """
+        ...
+
 
 MAX_DELEGATIONS: Final = 8
 """Delegates of one turn, those of delegates included."""

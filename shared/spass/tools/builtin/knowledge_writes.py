@@ -16,7 +16,7 @@ from spass.rag.index.documents import MAX_DOCUMENTS, MAX_TEXT_BYTES, DocumentPat
 from spass.rag.index.precondition import ExistingIds, IfMatch, OneDocument, View, WholeIndex
 from spass.tools.base import Rag
 from spass.tools.builtin.knowledge import DocumentIdField, IndexIdField
-from spass.tools.consent import Consent, WriteResult
+from spass.tools.confirm_tokens import Consent, WriteResult
 from spass.tools.two_step import TwoStepTool
 
 
@@ -101,8 +101,7 @@ class RagIndexCreate(DocumentsTool):
         return {"index_id": self.index_id, "shape_summary": {**self.shape, "replace_semantics": semantics}}
 
     async def execute(self, consent: Consent, state: str, scope: Scope, rag: Rag, /) -> WriteResult:
-        if_match = self.if_match(rag, state)
-        return await rag.writer.replace(scope, self.index, self.documents, consent, if_match)
+        return await rag.writer.replace(scope, self.index, self.documents, consent, self.if_match(rag, state))
 
 
 class RagDocAppend(DocumentsTool):
@@ -127,8 +126,7 @@ class RagDocAppend(DocumentsTool):
         return {"index_id": self.index_id, "shape_summary": self.shape, "conflicting_existing_ids": [*existing]}
 
     async def execute(self, consent: Consent, state: str, scope: Scope, rag: Rag, /) -> WriteResult:
-        if_match = self.if_match(rag, state)
-        return await rag.writer.append(scope, self.index, self.documents, consent, if_match)
+        return await rag.writer.append(scope, self.index, self.documents, consent, self.if_match(rag, state))
 
 
 class RagDocPatch(DocumentTool):
@@ -190,8 +188,7 @@ class RagDocPatch(DocumentTool):
         return {**preview, **old, **new}
 
     async def execute(self, consent: Consent, state: str, scope: Scope, rag: Rag, /) -> WriteResult:
-        if_match = self.if_match(rag, state)
-        return await rag.writer.patch(scope, self.index, self.document, self.patch, consent, if_match)
+        return await rag.writer.patch(scope, self.index, self.document, self.patch, consent, self.if_match(rag, state))
 
 
 _EXCERPT_CHARACTERS: Final = 200
@@ -224,8 +221,7 @@ class RagDocDelete(DocumentTool):
         }
 
     async def execute(self, consent: Consent, state: str, scope: Scope, rag: Rag, /) -> WriteResult:
-        if_match = self.if_match(rag, state)
-        return await rag.deleter.delete_document(scope, self.index, self.document, consent, if_match)
+        return await rag.deleter.delete_document(scope, self.index, self.document, consent, self.if_match(rag, state))
 
 
 _SAMPLE_DOCUMENTS: Final = 10
@@ -254,5 +250,4 @@ class RagIndexDelete(IndexTool):
         }
 
     async def execute(self, consent: Consent, state: str, scope: Scope, rag: Rag, /) -> WriteResult:
-        if_match = self.if_match(rag, state)
-        return await rag.deleter.delete_index(scope, self.index, consent, if_match)
+        return await rag.deleter.delete_index(scope, self.index, consent, self.if_match(rag, state))

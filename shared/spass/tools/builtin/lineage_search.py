@@ -1,15 +1,53 @@
 """The tool ``lineage_search``."""
 
-from typing import Annotated, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final, Protocol
 
 from pydantic import AfterValidator, Field
 
 from spass.calls.scope import Scope
-from spass.core.messages import Json
+from spass.core.ids import SessionId
+from spass.core.messages import Json, Role
 from spass.core.text_checks import reject_blank
+from spass.core.time import Timestamp
 from spass.tools.base import Tool, ToolError
-from spass.tools.lineage_searcher import LineageHit, LineageSearcher
 from spass.tools.results import fit_items
+
+LINEAGE_SEARCH: Final = "lineage_search"
+
+
+@dataclass(frozen=True, slots=True)
+class LineageHit:
+    """A compacted message that matched: its place and an excerpt."""
+
+    session: SessionId
+    seq: int
+    role: Role
+    excerpt: str
+    created_at: Timestamp
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class LineageSearchResult:
+    """Hits, best first. ``searched`` is the number of messages that were read. ``truncated``: some were not read."""
+
+    results: tuple[LineageHit, ...]
+    searched: int
+    truncated: bool
+
+
+class LineageSearcher(Protocol):
+    """Search the compacted messages of a session and of its ancestors. The room of sessions, above this one, implements it."""
+
+    async def search(self, scope: Scope, query: str, limit: int) -> LineageSearchResult:
+        """Return the best ``limit`` compacted messages of the session of ``scope`` and its ancestors.
+
+        Raises:
+            SessionNotFound, SessionAgentMismatch: the scope's caller has no such session with the scope's agent.
+            StorageUnavailable: AWS throttled all retries or was unreachable.
+        """
+        ...
 
 
 class LineageSearch(Tool):

@@ -11,7 +11,7 @@ from spass.core.text_checks import limit_bytes, reject_blank
 from spass.tenancy.memory_notes import append_line
 from spass.tenancy.settings import Cascade
 from spass.tools.base import Tool
-from spass.tools.consent import Consent, WriteResult
+from spass.tools.confirm_tokens import Consent, WriteResult
 from spass.tools.two_step import TwoStepTool
 
 

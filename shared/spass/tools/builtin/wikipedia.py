@@ -12,8 +12,7 @@ from spass.calls.scope import Scope
 from spass.core.messages import Json
 from spass.redaction.text import redact_provider_text
 from spass.tools.base import Tool, ToolError
-from spass.tools.http import AnswerTooLong, ToolAnswer, ToolRequest, send, user_agent
-from spass.tools.plain_text import plain_text
+from spass.tools.http import AnswerTooLong, ToolAnswer, ToolRequest, plain_text, send, user_agent
 
 Language: TypeAlias = Annotated[
     str,

@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 from spass.core.json import encode_utf8
 from spass.redaction.text import REDACTED
 from spass.tools.editor.alignment import Gap, align, gaps
-from spass.tools.editor.line_parts import RewrittenLine, restore_parts
 
 ModelRoundTrip = Callable[[str], str]
 """Return a text as a model sees it and as its repetition arrives, with the same number of lines."""
@@ -165,8 +164,41 @@ class _Restoration:
             if self._partners_left <= 0:
                 break
             self._partners_left -= 1
-            restored = restore_parts(RewrittenLine(self._old[at].text, self._old[at].seen), line)
+            restored = _restore_parts(self._old[at], line)
             if restored is not None:
                 partners.remove(at)
                 return restored
         return line
+
+
+_MAX_CHARACTERS: Final = 300
+"""Characters of a line that is compared: the time may grow with the square of the length."""
+
+
+def _restore_parts(original: Line, changed: str) -> str | None:
+    """Return ``changed``, a changed form of ``original.seen``, with the rewritten parts that it kept as they are in
+    ``original.text``. Return None if less than half of it was kept, or if a line is too long."""
+    if max(map(len, (original.text, original.seen, changed))) > _MAX_CHARACTERS:
+        return None
+    kept = align(original.seen, changed)
+    places = {old: new for new, old in enumerate(kept) if old is not None}
+    if 2 * len(places) < max(len(original.seen), len(changed)):
+        return None
+    restored, at = "", 0
+    for part in gaps(align(original.text, original.seen), len(original.text)):
+        place = _place_of(part, places, len(original.seen), len(changed))
+        if place is not None:
+            restored += changed[at:place] + original.text[part.start : part.end]
+            at = place + part.new_size
+    return restored + changed[at:]
+
+
+def _place_of(part: Gap, places: dict[int, int], seen_length: int, changed_length: int) -> int | None:
+    """Return where a rewritten part begins in the changed line, or None if the line did not keep it. A part of which nothing is
+    seen was kept if both characters beside it were."""
+    known = {-1: -1, seen_length: changed_length} | places
+    first, last = (part.new_start, part.new_end - 1) if part.new_size else (part.new_start - 1, part.new_start)
+    start = known.get(first)
+    if start is None or any(known.get(first + offset) != start + offset for offset in range(1, last - first + 1)):
+        return None
+    return start if part.new_size else start + 1

@@ -13,7 +13,7 @@ from spass.redaction.detector import SecretSet
 from spass.redaction.log import failure_line, write_line
 from spass.redaction.stream import redact_secrets
 from spass.tenancy.config import SearchConfig
-from spass.tools.plain_text import plain_text
+from spass.tools.http import plain_text
 from spass.tools.search.provider import Hit, SearchProvider, failure
 from spass.tools.search.searxng import Searxng
 from spass.tools.search.tavily import Tavily

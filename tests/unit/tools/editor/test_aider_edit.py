@@ -267,7 +267,7 @@ async def test_a_stopped_edit_closes_its_model_call(harness: EditHarness) -> Non
 
 
 async def test_progress_is_reported_while_an_editor_is_silent(harness: EditHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.tools.editor.progress.MAX_SILENCE", 0.05)
+    monkeypatch.setattr("spass.tools.builtin.aider_edit.MAX_SILENCE", 0.05)
 
     async def work(_: EditRequest, __: Ask, ___: object, report: ReportProgress) -> EditResult:
         report("Reading.")

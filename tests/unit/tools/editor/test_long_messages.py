@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from spass.core.messages import Message, Role
 from spass.models.types import CallContext, ChatRequest
+from spass.tools.builtin.aider_edit import divide_long_messages
 from spass.tools.editor.aider import AiderEditor
-from spass.tools.editor.long_messages import divide_long_messages
 from spass.tools.editor.texts import MAX_EDIT_BYTES
 from tests.unit.tools.editor.edit_harness import EditHarness, error_of, result_of
 from tests.unit.tools.editor.scripted import PACKAGES, block
