@@ -32,15 +32,15 @@ from spass.core.messages import FinishReason, Message, Role
 from spass.core.run_result import AgentRun
 from spass.models.router import Router
 from spass.rag.index.cache import ObjectCache
-from spass.runs.commit import JoinedWrites, commit
+from spass.sessions.commit import JoinedWrites
 from spass.sessions.compaction.summary import Summarizer
 from spass.sessions.compaction.summary_record import SummaryRecord
 from spass.sessions.conversation import Conversation
+from spass.sessions.hold import TurnRequest
 from spass.sessions.lineage_search import SessionLineageSearcher
 from spass.sessions.record import load_turns
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession
-from spass.sessions.turn_request import TurnRequest
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.tenancy.settings import Cascade
@@ -181,11 +181,10 @@ class RecallBench:
             conversation.record(InferenceStarted(1))
             conversation.record(InferenceFinished(Message(Role.ASSISTANT, agent), FinishReason.STOP))
             conversation.record(TurnFinished(FinishReason.STOP))
-            await commit(conversation, await JoinedWrites.of((), conversation.finish()))
-        compactor = conversation.compactor
-        if compactor.error is not None:
-            raise compactor.error
-        return compactor.result.summary if compactor.result is not None else None
+            await conversation.commit(await JoinedWrites.of((), conversation.finish()))
+        if conversation.compaction_error is not None:
+            raise conversation.compaction_error
+        return conversation.compaction.summary if conversation.compaction is not None else None
 
     def _scope(self) -> Scope:
         identity = Identity(TENANT, "bench", admin=False, allowed_models=("*",))

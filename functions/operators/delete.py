@@ -1,7 +1,7 @@
 """DELETE /v1/operators/{operator_id}: forget an operator's state and notes."""
 
 from spass.memory.operator import Operator
-from spass.sessions import delete_operator as deletion
+from spass.sessions import operator_requests
 from spass.tenancy.response_model import Deletion
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
@@ -16,7 +16,7 @@ async def delete_operator(operator_id: OperatorParameter, exchange: CurrentExcha
     """Forget the state and the notes of an operator. `deleted` is false if there was none. Its next run begins another session.
     The request is refused during a run."""
     return Deletion(
-        deleted=await deletion.delete_operator(exchange.scope.store, Operator(exchange.scope.caller.owner, operator_id))
+        deleted=await operator_requests.delete_operator(exchange.scope.store, Operator(exchange.scope.caller.owner, operator_id))
     )
 
 

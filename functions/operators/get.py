@@ -1,7 +1,7 @@
 """GET /v1/operators/{operator_id}: the session, the state and the number of notes of an operator."""
 
 from spass.memory.operator import Operator
-from spass.sessions.operator_view import OperatorView, view_operator
+from spass.sessions.operator_requests import OperatorView, view_operator
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.managed_parameters import OperatorParameter

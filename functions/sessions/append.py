@@ -7,8 +7,8 @@ from spass.agents.responses import Reply
 from spass.agents.spec import MessageBody
 from spass.core.errors import SessionArchived
 from spass.runs.request import RunRequest
+from spass.sessions.hold import messages_path
 from spass.sessions.session import Successor
-from spass.sessions.turn_request import messages_path
 from spass.web.app import location
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app

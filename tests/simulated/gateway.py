@@ -15,10 +15,10 @@ from spass.core.messages import Message
 from spass.core.run_result import AgentRun, RunResult
 from spass.sessions.compaction.summary import Summarizer
 from spass.sessions.compaction.summary_record import Summary, read_summary
+from spass.sessions.hold import TurnRequest, messages_path
 from spass.sessions.record import load_turns
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession, Session, decode_session
-from spass.sessions.turn_request import TurnRequest, messages_path
 from spass.store.writes import Item
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade

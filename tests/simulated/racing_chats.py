@@ -22,8 +22,8 @@ from spass.runs.following import follow_stream, stop_turn
 from spass.runs.request import RunRequest
 from spass.runs.run import Run
 from spass.runs.service import Runs
+from spass.sessions.hold import messages_path
 from spass.sessions.service import Sessions
-from spass.sessions.turn_request import messages_path
 from spass.store.idempotency import IdempotentRequest
 from spass.store.writes import Item
 from spass.tenancy.config import GatewayConfig

@@ -19,8 +19,8 @@ from spass.managed.records import ManagedAgent
 from spass.managed.runs import settle_lost
 from spass.managed.texts import agent_folder
 from spass.memory.state import read_state
-from spass.sessions.delete_operator import delete_operator
 from spass.sessions.deletion import delete_session
+from spass.sessions.operator_requests import delete_operator
 from spass.sessions.session import decode_session
 from spass.store import keys
 from spass.store.codec import decode

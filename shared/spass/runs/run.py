@@ -27,11 +27,11 @@ from spass.store.leases import renewing
 if TYPE_CHECKING:  # a question needs neither sessions nor the journal
     from spass.journal.head import StreamClaim
     from spass.managed.execution import Execution
-    from spass.runs.commit import Participant
     from spass.runs.log import RunLog
+    from spass.sessions.commit import Participant
     from spass.sessions.conversation import Conversation
+    from spass.sessions.hold import TurnRequest
     from spass.sessions.service import Sessions
-    from spass.sessions.turn_request import TurnRequest
 
 _STOP_POLL_SECONDS: Final = 1.0
 _NO_ANSWER: Final = "The turn ended without an answer."
@@ -186,7 +186,7 @@ class Run:
 
     async def _take(self, turn: Turn) -> RunAnswer:
         """Run as a turn of a session."""
-        from spass.runs.commit import JoinedWrites, commit
+        from spass.sessions.commit import JoinedWrites
 
         async with turn.sessions.hold(self._scope, turn.request, turn.turn_id) as held:
             if isinstance(held, RunResult):
@@ -198,7 +198,7 @@ class Run:
                 await self._follow(held.record, held)
                 self._outcome = outcome = held.finish()
                 joined = await JoinedWrites.of(turn.participants, outcome)
-            await commit(held, joined)
+            await held.commit(joined)
         return RunAnswer(outcome, replayed=False)
 
     async def _follow(self, record: Callable[[Event], object], conversation: "Conversation | None" = None) -> None:

@@ -16,15 +16,15 @@ from spass.core.time import Clock
 from spass.journal.follower import FollowedStream, StreamRestarted, follow
 from spass.journal.head import StreamClaim, StreamHead, claim, stream_digest
 from spass.memory.operator import Operator
-from spass.runs.commit import Participant
 from spass.runs.log import ReportError, RunLog
 from spass.runs.operators import OperatorCommit, open_memory
 from spass.runs.request import ChatSession, RunRequest, StreamIdentity
 from spass.runs.run import Run, Turn, Work
+from spass.sessions.commit import Participant
+from spass.sessions.hold import TurnRequest
 from spass.sessions.opening import Opening
 from spass.sessions.operators import OperatorPointer
 from spass.sessions.service import Sessions
-from spass.sessions.turn_request import TurnRequest
 from spass.tenancy.config import GatewayConfig
 
 _CLAIMS: Final = 10

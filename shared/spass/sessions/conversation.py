@@ -1,7 +1,7 @@
 """The conversation of a turn: the session that the turn holds, its history, and the commit that records the turn.
 
 *Opening* takes the session's hold under the turn's id. The *commit* is one transaction, conditional on that hold: it writes the
-turn, the head, the entry in the user's list of sessions and the outcome for a repeated request, and what else joins it. If a hold
+turn, the head, the entry in the user's list of sessions and the result for a repeated request, and what else joins it. If a hold
 expires, two turns of a session can run, but only the holder can commit. So after any crash the session has the whole turn once,
 or nothing of it.
 
@@ -11,73 +11,85 @@ the session stays compacted and nothing of the turn is recorded.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from spass.calls.scope import Scope
 from spass.core.errors import (
-    CompactionInProgress,
-    IdempotencyInProgress,
     InternalError,
     InvalidRequest,
     SessionArchived,
     SessionBusy,
+    SessionNotFound,
+    SpassError,
+    StorageUnavailable,
 )
 from spass.core.events import Event
 from spass.core.ids import SessionId
-from spass.core.messages import Message
-from spass.core.run_result import CompactionIds, RunResult, decode_run_result, encode_run_result
-from spass.core.time import Clock, timestamp
-from spass.sessions.decided_calls import with_decisions
-from spass.sessions.held_session import HeldSession
-from spass.sessions.hold import new_hold
-from spass.sessions.opening import OpenedSession, SessionOpener
-from spass.sessions.record import TurnRecord, TurnRecorder, load_turns
-from spass.sessions.session import Hold, HoldKind, Session
-from spass.sessions.turn_commit import TurnCommit, taken_over
-from spass.sessions.turn_request import TurnRequest
+from spass.core.messages import CHARACTERS_PER_TOKEN, Message
+from spass.core.run_result import CompactionIds, RunResult, encode_run_result
+from spass.core.time import Clock, Deadline, timestamp
+from spass.sessions.commit import JoinedWrites, TurnCommit, taken_over
+from spass.sessions.hold import TurnRequest, release_hold, renew_hold
+from spass.sessions.opening import OpenedSession
+from spass.sessions.record import TurnRecord, TurnRecorder, load_turns, with_decisions
+from spass.sessions.session import Session
 from spass.store import idempotency
 from spass.store.bucket import ObjectMissing
 from spass.store.idempotency import StoredAnswer
-from spass.store.tenant_store import TenantStore
-from spass.store.writes import Write
+from spass.store.leases import LeaseLost
+from spass.store.shielded import run_shielded
+from spass.store.table import ConditionFailed
 
 if TYPE_CHECKING:
-    from spass.sessions.compaction.compactor import Compactor
+    from spass.sessions.compaction.commit import CompactionResult
+    from spass.sessions.compaction.plan import CompactionPlan
+    from spass.sessions.compaction.summary import Summarizer  # imported by the first compaction: most requests need none
+    from spass.sessions.compaction.summary_record import Summary
 
-# After one of these errors the turn may have been committed already, by an earlier attempt of the same request.
-_POSSIBLY_COMMITTED: Final = (SessionBusy, CompactionInProgress, IdempotencyInProgress, SessionArchived)
-
-
-class _Recorded(NamedTuple):
-    """A turn to commit: its record, its outcome, and the session after it."""
-
-    session: Session
-    turn: TurnRecord
-    outcome: RunResult
+# After one of these errors of a compaction's commit, the turn may have lost its session.
+_HOLD_LOST: Final = (SessionArchived, SessionBusy, SessionNotFound, StorageUnavailable)
+_FULL_PERCENT: Final = 80
+_SUMMARY_SHARE: Final = 0.5
+"""Share of the request's remaining time for a summary. The turn needs the rest."""
 
 
 class Conversation:
-    """The session of one turn, which the turn holds. ``compactor`` has what came of a compaction.
+    """The session of one turn, which the turn holds, and the stream that shows the turn, if it has one.
 
-    ``scope`` is that of the agent: after a compaction, it continues in the successor. ``turn_id`` owns the hold.
+    ``scope`` is that of the agent: after a compaction, it continues in the successor. ``turn_id`` owns the hold. ``summarizer``
+    is called if the turn compacts, which happens at most once: ``compaction`` or ``compaction_error`` is what came of it.
+
+    A lock excludes renewal while a compaction transfers the hold, because the hold of an archived session cannot be renewed.
     """
 
     def __init__(
-        self, scope: Scope, request: TurnRequest, turn_id: str, opened: OpenedSession, compactor: "Compactor", clock: Clock
+        self,
+        scope: Scope,
+        request: TurnRequest,
+        turn_id: str,
+        opened: OpenedSession,
+        summarizer: "Callable[[], Summarizer]",
+        clock: Clock,
     ) -> None:
-        self.compactor = compactor
         self._scope = scope
         self._store = scope.store
         self._request = request
         self._turn_id = turn_id
         self._opened = opened
+        self._summarizer = summarizer
         self._clock = clock
-        self._held = HeldSession(scope, turn_id, opened.session, clock, request.stream)
+        self._session = opened.session
+        self._held_sessions = [opened.session.id]
+        self._transfer_lock = asyncio.Lock()
         self._turns: Sequence[TurnRecord] = ()
         self._recorder = TurnRecorder(turn_id, request.message, clock)
-        self._recorded: _Recorded | None = None
+        self._has_compacted = False
+        self.compaction: CompactionResult | None = None
+        self.compaction_error: SpassError | None = None
+        self._finished: tuple[TurnCommit, RunResult] | None = None
 
     def check(self) -> None:
         """Check that the turn may continue this session, and tell the scope what its tools record with their effects.
@@ -86,7 +98,7 @@ class Conversation:
             InvalidRequest: the session is that of another operator, or has another workspace than the client named.
             LeaseLost: the same as ``check_lease``.
         """
-        request, session = self._request, self._held.session
+        request, session = self._request, self._session
         if session.operator != request.operator:
             message = f"This session belongs to the operator '{session.operator}'. Only its runs continue it: run its agent."
             raise InvalidRequest(message, param="session_id", details={"operator_id": session.operator})
@@ -103,27 +115,34 @@ class Conversation:
     def check_lease(self) -> None:
         """Raise ``LeaseLost`` if this process paused for so long that another attempt may run the stream, or may have ended it.
         Check this before each effect of the turn."""
-        self._held.check_lease()
+        if self._request.stream is not None:
+            self._request.stream.check_lease(self._clock())
 
     async def renew(self) -> None:
-        """Extend the hold and the lease of the stream. Errors are those of ``HeldSession.renew``."""
-        await self._held.renew()
+        """Extend the lease of the stream and then the hold by a minute. So the next attempt of the stream finds a hold that is
+        its own, or one that has expired.
+
+        Raises:
+            LeaseLost, ConditionFailed: the stream or the hold was lost.
+            StorageUnavailable: the outcome is unknown.
+        """
+        async with self._transfer_lock:
+            await self._renew_stream()
+            await renew_hold(self._store, self._session.id, self._turn_id, self._clock())
 
     async def load(self) -> RunResult | None:
-        """Read the turns that are not compacted yet. Return the outcome if an earlier attempt of the request was committed.
+        """Read the turns that are not compacted yet. Return the result if an earlier attempt of the request was committed.
 
         Raises:
             SessionBusy: the session is being deleted.
             IdempotencyKeyReused: the key was used with another body.
             StorageUnavailable: AWS throttled all retries or was unreachable.
         """
-        turns, outcome = await asyncio.gather(
-            self._load_turns(), stored_outcome(self._store, self._request), return_exceptions=True
-        )
-        if isinstance(outcome, BaseException):
-            raise outcome
-        if outcome is not None:
-            return outcome
+        turns, result = await asyncio.gather(self._load_turns(), self._request.stored_result(self._store), return_exceptions=True)
+        if isinstance(result, BaseException):
+            raise result
+        if result is not None:
+            return result
         if isinstance(turns, ObjectMissing):  # this process paused for longer than its hold, and the session is being deleted
             raise taken_over()
         if isinstance(turns, BaseException):
@@ -139,60 +158,83 @@ class Conversation:
         Errors are those of ``shorten``.
         """
         live = await self._messages(self._turns)
-        if self.compactor.should_compact(self._held.session, live, len(self._request.message)):
+        if should_compact(self._session, live, len(self._request.message), self._request.context_window):
             return await self.shorten() or live
         return live
 
     async def shorten(self) -> Sequence[Message] | None:
-        """Compact the session and return the messages of the successor, or None if it was not compacted. Call this when the
-        provider rejects the conversation as too long. Errors are those of ``Compactor.compact``."""
+        """Continue in a shorter successor and return its messages. Call this when the provider rejects the conversation as too
+        long. Return None if the session stays as it is; the result of the turn has the error of a failed compaction.
 
-        def hold(successor: SessionId) -> Hold:
-            return new_turn_hold(self._request, self._turn_id, self._clock(), successor)
+        Cancelling this interrupts the summary but not the commit: the turn then holds either session, and can be committed there.
 
+        Raises:
+            SessionArchived, SessionBusy, SessionNotFound: another request has taken the session.
+            LeaseLost: the same as ``check_lease``.
+            StorageUnavailable: the outcome of the compaction is unknown.
+        """
         self.check_lease()
-        compaction = await self.compactor.compact(self._held, self._turns, hold)
+        session = self._session
+        if self._has_compacted or session.compact_strategy != "auto":
+            return None
+        from spass.sessions.compaction.plan import plan_compaction
+
+        self._has_compacted = True
+        try:
+            plan = plan_compaction(session, [stored for turn in self._turns for stored in turn.messages])
+            scope = self._scope.for_agent(session.agent, session.id)
+            scope = replace(scope, deadline=Deadline.after(scope.deadline.remaining() * _SUMMARY_SHARE))
+            summary = await self._summarizer().summarise_session(
+                scope, session, self._turns, plan, fallback_model=self._request.run.model
+            )
+        except SpassError as error:
+            self.compaction_error = error
+        else:
+            await run_shielded(self._compact(plan, summary))
         self.check_lease()
-        return await self._messages([compaction.first]) if compaction is not None else None
+        return await self._messages([self.compaction.first]) if self.compaction is not None else None
 
     def record(self, event: Event) -> None:
         """Record an event of the turn."""
         self._recorder.add(event)
 
     def finish(self) -> RunResult:
-        """Return the outcome of the turn, whose last event is recorded.
+        """Return the result of the turn, whose last event is recorded.
 
         Raises:
             InternalError: the turn has no answer.
         """
-        recorder, session = self._recorder, self._held.session
+        recorder, session = self._recorder, self._session
         if not recorder.outcome.messages:
             raise InternalError("The turn ended without an answer.")
         turn = recorder.record(session.next_seq, self._scope.tally.total)
         after = replace(session, next_seq=turn.next_seq, updated_at=timestamp(self._clock()), hold=None)
-        self._recorded = _Recorded(after, turn, self._outcome(session.id, turn))
-        return self._recorded.outcome
+        result = self._result(session.id, turn)
+        self._finished = TurnCommit(self._store, after, turn), result
+        return result
 
-    async def prepare_commit(self) -> TurnCommit:
-        """Return what records the turn, which has finished.
-
-        Raises:
-            StorageUnavailable: the bucket does not answer.
-        """
-        assert self._recorded is not None  # noqa: S101 (the turn has finished)
-        store, request, (session, turn, outcome) = self._store, self._request, self._recorded
-        answer = StoredAnswer(encode_run_result(outcome), {})
-        requests = dict.fromkeys([request.idempotency, request.idempotency_at(session.id) if self.compactor.result else None])
-        answers: list[Write] = [await idempotency.record(store, request, answer) for request in requests if request]
-        return await TurnCommit.prepare(store, session, turn, answers)
-
-    def mark_committed(self) -> None:
-        """Record that the commit has released the hold."""
-        self._held.mark_committed()
+    async def commit(self, joined: JoinedWrites) -> None:
+        """Record the turn, which has finished, together with ``joined``. Errors are those of ``TurnCommit.execute``."""
+        assert self._finished is not None  # noqa: S101 (the turn has finished)
+        (commit, result), request = self._finished, self._request
+        answer = StoredAnswer(encode_run_result(result), {})
+        requests = [request.idempotency, request.idempotency_at(self._session.id) if self.compaction is not None else None]
+        answers = [await idempotency.record(self._store, one, answer) for one in dict.fromkeys(requests) if one is not None]
+        await commit.execute(answers, joined)
+        self._held_sessions = []
 
     async def release(self) -> None:
-        """Release the hold, unless the turn is recorded. Anything not released here expires with its lease."""
-        await self._held.release()
+        """Release every hold that may still exist. Anything not released here expires with its lease."""
+        for session in self._held_sessions:
+            with suppress(StorageUnavailable):
+                await release_hold(self._store, session, self._turn_id)
+
+    async def _renew_stream(self) -> None:
+        if self._request.stream is not None:
+            try:
+                await self._request.stream.renew(self._clock())
+            except ConditionFailed:
+                raise LeaseLost("Another attempt of this request has taken over; try again.", retry_after=1) from None
 
     async def _load_turns(self) -> Sequence[TurnRecord]:
         opened = self._opened
@@ -205,9 +247,36 @@ class Conversation:
         decided = await with_decisions(self._store, self._request.user, turns, self._clock())
         return [stored.message for turn in decided for stored in turn.messages]
 
-    def _outcome(self, session: SessionId, turn: TurnRecord) -> RunResult:
-        compaction, error = self.compactor.result, self.compactor.error
-        summary = compaction.summary if compaction is not None else None
+    async def _compact(self, plan: "CompactionPlan", summary: "Summary") -> None:
+        """Commit the compaction, and continue in the successor. Errors are those of ``shorten``."""
+        from spass.sessions.compaction.commit import CompactionNotStarted, commit_compaction
+
+        try:
+            async with self._transfer_lock:
+                await self._renew_stream()
+                self._held_sessions.append(plan.successor)  # release it too: the outcome of the commit may stay unknown
+                now = self._clock()
+                self.compaction = await commit_compaction(
+                    self._store,
+                    self._session,
+                    self._turns,
+                    plan,
+                    summary,
+                    owner=self._turn_id,
+                    at=now,
+                    hold=self._request.hold(self._turn_id, now, plan.successor),
+                )
+                self._session = self.compaction.session
+                self._held_sessions = [plan.successor]
+                self._scope.continue_in(plan.successor)
+        except SpassError as error:
+            if isinstance(error, _HOLD_LOST) and not isinstance(error, CompactionNotStarted):
+                raise
+            self.compaction_error = error
+
+    def _result(self, session: SessionId, turn: TurnRecord) -> RunResult:
+        summary = self.compaction.summary if self.compaction is not None else None
+        error = self.compaction_error
         return replace(
             RunResult.of(self._request.run, self._recorder.outcome, self._scope.tally.total, turn.answer.created_at),
             session_id=session,
@@ -218,42 +287,13 @@ class Conversation:
         )
 
 
-async def open_session(scope: Scope, request: TurnRequest, turn_id: str, clock: Clock) -> OpenedSession | RunResult:
-    """Hold the session of a turn, or return the outcome if an earlier attempt of the request was committed.
+def should_compact(session: Session, live: Sequence[Message], new_characters: int, context_window: int) -> bool:
+    """Return whether to compact ``session`` before a turn that starts with a message of ``new_characters``.
 
-    Raises:
-        SpassError: the same as ``SessionOpener.open`` and ``SessionOpener.hold``.
+    That is the case if its strategy is ``auto``, it has more ``live`` messages than it keeps, and these and the new message fill
+    more than 80 % of the model's ``context_window`` (tokens) by an estimate.
     """
-    agent = request.agent if request.operator is None else None
-    opener = SessionOpener(scope.store, agent, request.user, new_turn_hold(request, turn_id, clock()), clock, request.stream)
-    # Do not create a session for a turn that was committed, if the operator's session was deleted since.
-    if request.operator is not None and (outcome := await stored_outcome(scope.store, request)) is not None:
-        return outcome
-    try:
-        if request.opening is None:
-            return OpenedSession(await opener.hold(request.session))
-        opened = await opener.open(request.opening)
-    except _POSSIBLY_COMMITTED:
-        if (outcome := await stored_outcome(scope.store, request)) is not None:
-            return outcome
-        raise
-    scope.continue_in(opened.session.id)
-    return opened
-
-
-async def stored_outcome(store: TenantStore, request: TurnRequest) -> RunResult | None:
-    """Return the outcome that an earlier attempt of the request recorded, or None.
-
-    Raises:
-        IdempotencyKeyReused: the key was used with another body.
-        StorageUnavailable: AWS throttled all retries or was unreachable.
-    """
-    answer = await idempotency.read(store, request.idempotency) if request.idempotency is not None else None
-    return decode_run_result(answer.body) if answer is not None else None
-
-
-def new_turn_hold(request: TurnRequest, turn_id: str, now: float, successor: SessionId | None = None) -> Hold:
-    """Return the hold of a turn that starts ``now``, or that of its ``successor`` after a compaction."""
-    client_request = request.idempotency if successor is None else request.idempotency_at(successor)
-    hashes = client_request.hashes if client_request is not None else None
-    return new_hold(turn_id, HoldKind.TURN, hashes, now, message_id=request.message_id, agent=request.stream_namespace)
+    if session.compact_strategy != "auto" or len(live) <= session.compact_keep_last_n:
+        return False
+    characters = sum(message.count_characters() for message in live) + new_characters
+    return 100 * characters > _FULL_PERCENT * CHARACTERS_PER_TOKEN * context_window

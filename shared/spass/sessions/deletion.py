@@ -15,9 +15,8 @@ from spass.core.tasks import run_concurrently
 from spass.core.time import timestamp
 from spass.journal.head import stream_digest
 from spass.sessions.hold import hold_error, not_held_by_others
-from spass.sessions.names import name_removal
 from spass.sessions.record import session_overflow_prefix
-from spass.sessions.session import Session, decode_owned_session, decode_session
+from spass.sessions.session import Session, decode_owned_session, decode_session, name_removal
 from spass.store import keys
 from spass.store.table import ConditionFailed, TransactionFailed
 from spass.store.tenant_store import TenantStore

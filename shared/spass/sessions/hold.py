@@ -1,6 +1,8 @@
-"""The hold of a session: a lease that lets at most one turn or job write to it."""
+"""The hold of a session: a lease that lets at most one turn or job write to it, and the request of the turn that acquires it."""
 
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from spass.core.errors import (
     CompactionInProgress,
@@ -11,15 +13,78 @@ from spass.core.errors import (
     SpassError,
     StorageUnavailable,
 )
-from spass.core.ids import AgentName, SessionId, UserId
+from spass.core.ids import AgentName, OperatorId, SessionId, UserId, WorkspaceId
+from spass.core.run_result import AgentRun, RunResult, decode_run_result
 from spass.sessions.session import Hold, HoldKind, Session, decode_owned_session, decode_session
-from spass.store import keys
+from spass.store import idempotency, keys
 from spass.store.codec import encode
-from spass.store.idempotency import RequestHashes
+from spass.store.idempotency import IdempotentRequest, RequestHashes
 from spass.store.leases import LEASE_SECONDS, RETRY_SECONDS
 from spass.store.table import ConditionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Absent, AnyOf, AtMost, Equals, Item, Update
+
+if TYPE_CHECKING:
+    from spass.journal.head import StreamClaim
+    from spass.sessions.opening import Opening
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """A user's message to a session. The hold checks ``user`` and the agent's name against the session. ``context_window`` is
+    that of the agent's model, in tokens.
+
+    ``stream`` is the claim of a streamed turn, which ``message_id`` names. A chat has an ``opening``, which chooses another
+    session if ``session`` cannot be continued. ``workspace`` is that which the client names, if it names one.
+
+    A run of ``operator`` continues its session, whichever agent that is filed under. ``stream_namespace`` takes the place of the
+    agent's name in the name of the stream.
+    """
+
+    session: SessionId
+    user: UserId
+    message: str
+    run: AgentRun
+    context_window: int
+    idempotency: IdempotentRequest | None = None
+    stream: "StreamClaim | None" = None
+    message_id: str | None = None
+    opening: "Opening | None" = None
+    workspace: WorkspaceId | None = None
+    operator: OperatorId | None = None
+    stream_namespace: AgentName | None = None
+
+    @property
+    def agent(self) -> AgentName:
+        return AgentName(self.run.agent)
+
+    def idempotency_at(self, session: SessionId) -> IdempotentRequest | None:
+        """Return the request as a client repeats it to ``session``, the successor, after ``SessionArchived``. That of an operator
+        is repeated as it was."""
+        if self.idempotency is None or self.operator is not None:
+            return self.idempotency
+        return self.idempotency.at(messages_path(self.agent, session))
+
+    def hold(self, turn_id: str, now: float, successor: SessionId | None = None) -> Hold:
+        """Return the hold of the turn that starts ``now``, or that of its ``successor`` after a compaction."""
+        request = self.idempotency if successor is None else self.idempotency_at(successor)
+        hashes = request.hashes if request is not None else None
+        return new_hold(turn_id, HoldKind.TURN, hashes, now, message_id=self.message_id, agent=self.stream_namespace)
+
+    async def stored_result(self, store: TenantStore) -> RunResult | None:
+        """Return the result that an earlier attempt of the request recorded, or None.
+
+        Raises:
+            IdempotencyKeyReused: the key was used with another body.
+            StorageUnavailable: AWS throttled all retries or was unreachable.
+        """
+        answer = await idempotency.read(store, self.idempotency) if self.idempotency is not None else None
+        return decode_run_result(answer.body) if answer is not None else None
+
+
+def messages_path(agent: AgentName, session: SessionId) -> str:
+    """Return the path, from the API's root, to which the messages of a session are sent."""
+    return f"/a1/agents/{agent}/sessions/{session}/messages"
 
 
 def new_hold(

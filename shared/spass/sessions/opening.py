@@ -3,25 +3,24 @@
 A new attempt of a stream continues the session of the attempt before, which may exist or not: so it tries to create it first.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from spass.core.errors import SessionArchived, SessionBusy, SessionNotFound, StorageUnavailable
-from spass.core.ids import AgentName, SessionId, UserId, new_id, random_suffix
-from spass.core.messages import Message
-from spass.core.time import Clock
-from spass.sessions.chain_end import read_chain_end
+from spass.calls.defence import MAX_CHARACTERS, is_blank
+from spass.core.effects import user
+from spass.core.errors import InputRefused, InvalidRequest, SessionArchived, SessionBusy, SessionNotFound, StorageUnavailable
+from spass.core.ids import AgentName, MessageId, SessionId, UserId, new_id, random_suffix
+from spass.core.messages import FinishReason, Message, Role, TokenUsage
+from spass.core.time import Clock, Timestamp
 from spass.sessions.hold import acquire_hold, held_by
-from spass.sessions.import_history import import_turn
-from spass.sessions.names import name_removal
-from spass.sessions.record import TurnRecord, overflow_key, store_body, stored_overflow_key
-from spass.sessions.session import Hold, Session, decode_session
+from spass.sessions.record import StoredMessage, TurnRecord, overflow_key, store_body, stored_overflow_key
+from spass.sessions.session import Hold, Session, decode_session, name_removal, name_write, read_chain_end
 from spass.store import keys
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import ITEM_ABSENT, Absent, Delete, Put, Value, Write
+from spass.store.writes import ITEM_ABSENT, Absent, Delete, Equals, Put, Value, Write
 
 if TYPE_CHECKING:
     from spass.journal.head import StreamClaim
@@ -42,6 +41,27 @@ class SessionPointer(Protocol):
     def point_to(self, session: Session) -> Write:
         """Return the write that lets the item point to a new session, for the transaction that creates it. Its condition fails
         unless the item still points to ``self.session``."""
+
+
+@dataclass(slots=True)
+class NamePointer:
+    """A client's ``name`` for a session of a user and an agent, as a ``SessionPointer``."""
+
+    store: TenantStore
+    name: str
+    session: SessionId | None
+
+    def point_to(self, session: Session) -> Put:
+        free = ITEM_ABSENT if self.session is None else ITEM_ABSENT | Equals("session", self.session)
+        return name_write(self.store, session, self.name, free)
+
+
+async def read_name(store: TenantStore, user: UserId, agent: AgentName, name: str | None) -> NamePointer | None:
+    """Return the pointer of ``name``, or None if that is None."""
+    if name is None:
+        return None
+    item = await store.table.get(keys.session_name(store.tenant, user, agent, name))
+    return NamePointer(store, name, SessionId(str(item["session"])) if item is not None else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,3 +251,40 @@ class SessionOpener:
             await self._stream.use_session(session)
             self._claimed = session
         self._stream.check_lease(self._clock())
+
+
+def import_messages(entries: Sequence[Message]) -> tuple[Message, ...]:
+    """Return the messages that a new session stores for ``entries``, in order.
+
+    A tool's answer has no recorded call, and providers refuse an answer without its call. So it becomes a user message that
+    is marked as data: the input defence shows it to a model as looked-up text and never as the user's words. Entries without a
+    visible character are left out, because no model would accept them.
+
+    Raises:
+        InvalidRequest: an entry has another role than user, assistant and tool.
+        InputRefused: an entry is longer than a model's input may be.
+    """
+    return tuple(_import_all(entries))
+
+
+def import_turn(messages: Sequence[Message], at: Timestamp) -> TurnRecord:
+    """Return imported messages (at least one) as the first turn of a session."""
+    stored = (StoredMessage(MessageId(new_id("msg")), seq, at, message) for seq, message in enumerate(messages, 1))
+    return TurnRecord(new_id("turn"), tuple(stored), TokenUsage(), 0, FinishReason.STOP)
+
+
+def _import_all(entries: Sequence[Message]) -> Iterator[Message]:
+    for entry in entries:
+        if entry.role is Role.SYSTEM:
+            raise InvalidRequest("A chat has no entries of the role 'system'.", param="messages")
+        if len(entry.content) > MAX_CHARACTERS:
+            raise InputRefused(
+                f"A message has more than {MAX_CHARACTERS} characters.", param="messages", details={"reason": "message_too_long"}
+            )
+        if is_blank(entry.content):
+            continue
+        if entry.role is Role.TOOL:
+            call = f"the call {entry.tool_call_id}" if entry.tool_call_id else "a call"
+            yield user(f"Result of {call}: {entry.content}", data=True)
+        else:
+            yield Message(entry.role, entry.content)

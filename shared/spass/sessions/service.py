@@ -11,22 +11,27 @@ from typing import TYPE_CHECKING, Final
 from spass.calls.scope import Scope
 from spass.calls.worker_thread import run_in_worker_thread
 from spass.core.cursors import decode_cursor
-from spass.core.errors import LimitExceeded, SessionArchived, SessionNotFound
+from spass.core.errors import (
+    CompactionInProgress,
+    IdempotencyInProgress,
+    LimitExceeded,
+    SessionArchived,
+    SessionBusy,
+    SessionNotFound,
+)
 from spass.core.ids import AgentName, SessionId, WorkspaceId, id_pattern, new_id
 from spass.core.messages import Message
 from spass.core.paging import fill_page
 from spass.core.run_result import RunResult
 from spass.core.time import Clock, timestamp
 from spass.memory.operator import Operator
-from spass.sessions.conversation import Conversation, open_session
+from spass.sessions.conversation import Conversation
 from spass.sessions.deletion import delete_session
 from spass.sessions.history import HistoryPage, read_history
-from spass.sessions.import_history import import_messages
-from spass.sessions.names import parse_session_id, read_name
-from spass.sessions.opening import Opening, remove_refused
+from spass.sessions.hold import TurnRequest
+from spass.sessions.opening import OpenedSession, Opening, SessionOpener, import_messages, read_name, remove_refused
 from spass.sessions.operators import OperatorOpening, read_pointer
-from spass.sessions.session import CreateSession, Session, SessionView, decode_session, read_session
-from spass.sessions.turn_request import TurnRequest
+from spass.sessions.session import CreateSession, Session, SessionView, decode_session, parse_session_id, read_session
 from spass.store import keys
 from spass.store.idempotency import Claim, StoredAnswer, put_once
 from spass.store.writes import ITEM_ABSENT, Put
@@ -37,6 +42,8 @@ if TYPE_CHECKING:
     from spass.sessions.compaction.summary import Summarizer
 
 _POSITION: Final = re.compile(id_pattern("ses"))
+# After one of these errors the turn may have been committed already, by an earlier attempt of the same request.
+_POSSIBLY_COMMITTED: Final = (SessionBusy, CompactionInProgress, IdempotencyInProgress, SessionArchived)
 
 
 class SessionPage(ResponseModel):
@@ -181,15 +188,11 @@ class Sessions:
         Raises:
             SpassError: the session cannot be held now, or the turn may not continue it.
         """
-        from spass.sessions.compaction.compactor import Compactor  # not needed to list or create sessions
-
-        opened = await open_session(scope, request, turn_id, self._clock)
+        opened = await _open_session(scope, request, turn_id, self._clock)
         if isinstance(opened, RunResult):
             yield opened
             return
-        model, window = request.run.model, request.context_window
-        compactor = Compactor(self._summarizer, scope, model=model, context_window=window, clock=self._clock)
-        conversation = Conversation(scope, request, turn_id, opened, compactor, self._clock)
+        conversation = Conversation(scope, request, turn_id, opened, self._summarizer, self._clock)
         try:
             conversation.check()
             yield conversation
@@ -215,3 +218,26 @@ class Sessions:
             settings.compact_observation_mask,
         )
         return replace(session, **options.model_dump(exclude_none=True))
+
+
+async def _open_session(scope: Scope, request: TurnRequest, turn_id: str, clock: Clock) -> OpenedSession | RunResult:
+    """Hold the session of a turn, or return the result if an earlier attempt of the request was committed.
+
+    Raises:
+        SpassError: the same as ``SessionOpener.open`` and ``SessionOpener.hold``.
+    """
+    store, agent = scope.store, request.agent if request.operator is None else None
+    opener = SessionOpener(store, agent, request.user, request.hold(turn_id, clock()), clock, request.stream)
+    # Do not create a session for a turn that was committed, if the operator's session was deleted since.
+    if request.operator is not None and (result := await request.stored_result(store)) is not None:
+        return result
+    try:
+        if request.opening is None:
+            return OpenedSession(await opener.hold(request.session))
+        opened = await opener.open(request.opening)
+    except _POSSIBLY_COMMITTED:
+        if (result := await request.stored_result(store)) is not None:
+            return result
+        raise
+    scope.continue_in(opened.session.id)
+    return opened

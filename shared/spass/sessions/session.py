@@ -1,22 +1,25 @@
 """A session: its owner, its state and its hold. It is stored as one item, the head."""
 
+import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final, NamedTuple
 
 from pydantic import AfterValidator, Field
 
-from spass.core.errors import SessionAgentMismatch, SessionNotFound
-from spass.core.ids import RAG_ID, AgentName, OperatorId, SessionId, SummaryId, UserId, WorkspaceId
+from spass.core.errors import InvalidRequest, SessionAgentMismatch, SessionNotFound
+from spass.core.ids import CLIENT_ID, RAG_ID, AgentName, OperatorId, SessionId, SummaryId, UserId, WorkspaceId, id_pattern
 from spass.core.text_checks import reject_nul
 from spass.core.time import Timestamp
 from spass.store import keys
 from spass.store.codec import decode, encode
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import Item, Value
+from spass.store.writes import Condition, Delete, Equals, Item, Put, Value
 from spass.tenancy.response_model import LEAVE_OUT_IF_EMPTY, Count, DateTime, ResponseModel, SessionIdText
 from spass.tenancy.scalars import CompactStrategy, KeepLastN
 from spass.tenancy.strict_body import StrictBody
+
+_ID_START: Final = "ses_"  # a client's name for a session does not begin so
 
 WorkspaceIdField = Annotated[
     WorkspaceId, Field(pattern=RAG_ID, description="The workspace of the session. The default is the agent's.")
@@ -187,3 +190,51 @@ def decode_owned_session(item: Item | None, agent: AgentName | None, user: UserI
 async def read_session(store: TenantStore, session: SessionId, agent: AgentName | None, user: UserId) -> Session:
     """Read the session's head. Errors are those of ``decode_owned_session``."""
     return decode_owned_session(await store.table.get(keys.session_head(store.tenant, session)), agent, user)
+
+
+def parse_session_id(wanted: str) -> SessionId | None:
+    """Return the id of a session, or None if ``wanted`` is a client's name.
+
+    Raises:
+        SessionNotFound: it begins like an id, but is none.
+        InvalidRequest: it is neither an id nor a name.
+    """
+    if wanted.startswith(_ID_START):
+        if re.fullmatch(id_pattern("ses"), wanted):
+            return SessionId(wanted)
+        raise SessionNotFound("You have no such session.")
+    if not re.fullmatch(CLIENT_ID, wanted):
+        raise InvalidRequest("'session_id' has 1 to 128 of the characters A-Z a-z 0-9 . _ : -", param="session_id")
+    return None
+
+
+def name_write(store: TenantStore, session: Session, name: str, when: Condition | None = None) -> Put:
+    """Return the write that gives ``name`` to ``session``."""
+    return Put(keys.session_name(store.tenant, session.user, session.agent, name), {"session": session.id}, when)
+
+
+def name_removal(store: TenantStore, session: Session, name: str) -> Delete:
+    """Return the write that removes ``name``. Its condition fails if another session has the name."""
+    return Delete(keys.session_name(store.tenant, session.user, session.agent, name), Equals("session", session.id))
+
+
+class ChainEnd(NamedTuple):
+    """The newest session of a chain. ``head`` is None if the session is deleted without a trace."""
+
+    id: SessionId
+    head: Session | None
+
+
+async def read_chain_end(store: TenantStore, session: SessionId) -> ChainEnd:
+    """Return the newest session of the chain that continues with ``session``. A deleted member between two others keeps its
+    links.
+
+    Raises:
+        StorageUnavailable: AWS throttled all retries or was unreachable.
+    """
+    while True:
+        item = await store.table.get(keys.session_head(store.tenant, session))
+        head = decode_session(item) if item is not None else None
+        if head is None or head.successor_session_id is None:
+            return ChainEnd(session, head)
+        session = head.successor_session_id

@@ -14,12 +14,12 @@ from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
 from spass.core.messages import Message, TokenUsage
 from spass.core.run_result import AgentRun
 from spass.core.time import timestamp
-from spass.runs import commit
+from spass.sessions import commit
 from spass.sessions.deletion import delete_session
+from spass.sessions.hold import TurnRequest, messages_path
 from spass.sessions.record import StoredMessage, load_turns
 from spass.sessions.service import Sessions
 from spass.sessions.session import Session, decode_session
-from spass.sessions.turn_request import TurnRequest, messages_path
 from spass.store import keys
 from spass.store.idempotency import IdempotentRequest
 from spass.store.tenant_store import TenantStore

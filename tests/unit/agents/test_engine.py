@@ -17,7 +17,7 @@ from spass.core.events import Failed, Token, collect
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
 from spass.models.errors import BackendBadRequest, BackendContextLength
 from spass.models.types import ChatDelta
-from spass.sessions.import_history import import_messages
+from spass.sessions.opening import import_messages
 from tests.unit.agents.engine_harness import EngineHarness, agent, contents, says
 from tests.unit.tools.fakes import scope_for, table_of
 

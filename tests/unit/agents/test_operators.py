@@ -16,7 +16,7 @@ from spass.core.run_result import AgentRun, RunResult
 from spass.memory.operator import Operator
 from spass.memory.state import read_state
 from spass.runs.operators import OperatorCommit
-from spass.sessions.turn_request import TurnRequest
+from spass.sessions.hold import TurnRequest
 from spass.testing.aws import MemoryAws
 from tests.simulated.scripted_turns import ShortenHistory
 from tests.unit.sessions.conftest import SessionsHarness, responder

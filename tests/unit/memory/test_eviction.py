@@ -5,7 +5,7 @@ import pytest
 from spass.core.effects import SearchNotes, StoreNote
 from spass.core.time import timestamp
 from spass.memory.notes import MAX_NOTES, make_note, note_key
-from spass.sessions.operator_view import view_operator
+from spass.sessions.operator_requests import view_operator
 from spass.store.codec import encode
 from spass.store.writes import Put
 from spass.testing.faults import Fault, FaultPlan, inject

@@ -18,8 +18,7 @@ from spass.memory.operator import Operator
 from spass.memory.operator_memory import OperatorMemory
 from spass.memory.state import read_state, state_update
 from spass.memory.views import page_notes
-from spass.sessions.delete_operator import delete_operator
-from spass.sessions.operator_view import view_operator
+from spass.sessions.operator_requests import delete_operator, view_operator
 from tests.sampling import SOAK
 from tests.unit.memory.operators import Operators
 

@@ -12,7 +12,7 @@ from spass.core.messages import Json
 from spass.core.time import timestamp
 from spass.memory.state import state_update
 from spass.memory.views import page_notes
-from spass.sessions.operator_view import view_operator
+from spass.sessions.operator_requests import view_operator
 from spass.sessions.session import Session
 from spass.store import keys
 from spass.store.writes import Put
@@ -123,7 +123,7 @@ async def test_a_cursor_of_another_list_is_refused(operators: Operators, cursor:
 
 
 def test_lists_and_tools_are_imported_without_numpy() -> None:
-    modules = "spass.memory.views, spass.sessions.delete_operator, spass.tools.builtin.notes"
+    modules = "spass.memory.views, spass.sessions.operator_requests, spass.tools.builtin.notes"
     program = f"import sys, {modules}, spass.memory.operator_memory; print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

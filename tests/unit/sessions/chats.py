@@ -12,8 +12,8 @@ from spass.core.messages import Message
 from spass.core.run_result import AgentRun, RunResult
 from spass.core.time import Clock
 from spass.journal.head import StreamClaim, StreamHead, StreamState, claim, read_head, stream_digest
+from spass.sessions.hold import TurnRequest
 from spass.sessions.service import Sessions
-from spass.sessions.turn_request import TurnRequest
 from spass.store import keys
 from spass.store.table import ConditionFailed
 from spass.store.writes import Equals, Update, Write

@@ -13,9 +13,9 @@ from spass.core.events import Event, InferenceFinished, InferenceStarted, TurnFi
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId
 from spass.core.messages import FinishReason, Message, Role
 from spass.core.run_result import AgentRun
+from spass.sessions.hold import TurnRequest, messages_path
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession
-from spass.sessions.turn_request import TurnRequest, messages_path
 from spass.store.idempotency import IdempotentRequest
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade

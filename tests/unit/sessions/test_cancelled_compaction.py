@@ -15,8 +15,8 @@ from spass.core.ids import AgentName, RequestId, SessionId, UserId
 from spass.core.messages import FinishReason, Message, Role
 from spass.core.run_result import AgentRun, RunResult
 from spass.journal.head import StreamState
+from spass.sessions.hold import TurnRequest
 from spass.sessions.session import CreateSession
-from spass.sessions.turn_request import TurnRequest
 from spass.store.invocation import ServiceCall
 from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Crash, Fault, FaultPlan, inject

@@ -11,8 +11,7 @@ from spass.approvals.record import DECIDE_SECONDS, Approval
 from spass.core.ids import ApprovalId, MessageId, random_suffix
 from spass.core.messages import FinishReason, Json, Message, Role, TokenUsage, ToolCall
 from spass.core.time import Timestamp
-from spass.sessions.decided_calls import with_decisions
-from spass.sessions.record import StoredMessage, ToolRun, TurnRecord
+from spass.sessions.record import StoredMessage, ToolRun, TurnRecord, with_decisions
 from spass.testing.faults import FaultPlan, inject
 from tests.unit.approvals.waiting_calls import ANA, WaitingCalls, some_approval
 

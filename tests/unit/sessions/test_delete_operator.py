@@ -13,9 +13,8 @@ from spass.core.time import Timestamp
 from spass.memory.operator import Operator
 from spass.memory.state import read_state, state_update
 from spass.memory.views import page_notes
-from spass.sessions.delete_operator import delete_operator
 from spass.sessions.hold import new_hold
-from spass.sessions.operator_view import view_operator
+from spass.sessions.operator_requests import delete_operator, view_operator
 from spass.sessions.session import Hold, HoldKind, Session
 from spass.store import keys
 from spass.store.codec import encode

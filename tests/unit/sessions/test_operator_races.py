@@ -21,14 +21,13 @@ from spass.memory.state import OperatorState, read_state
 from spass.sessions.compaction.commit import commit_compaction
 from spass.sessions.compaction.plan import CompactionPlan
 from spass.sessions.compaction.summary_record import Summary
-from spass.sessions.delete_operator import delete_operator
 from spass.sessions.deletion import delete_session
-from spass.sessions.hold import acquire_hold, new_hold, release_hold
+from spass.sessions.hold import TurnRequest, acquire_hold, new_hold, release_hold
+from spass.sessions.operator_requests import delete_operator
 from spass.sessions.operators import OperatorPointer
 from spass.sessions.record import load_turns
 from spass.sessions.service import Sessions
 from spass.sessions.session import HoldKind, Session, decode_session
-from spass.sessions.turn_request import TurnRequest
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Write
 from spass.tenancy.config import GatewayConfig

@@ -14,9 +14,9 @@ from spass.core.messages import Message
 from spass.core.run_result import AgentRun, RunResult
 from spass.journal.head import StreamState
 from spass.runs import run as turn_module
-from spass.runs.commit import Participant
+from spass.sessions.commit import Participant
+from spass.sessions.hold import TurnRequest
 from spass.sessions.session import SessionView
-from spass.sessions.turn_request import TurnRequest
 from spass.store import keys
 from spass.store.leases import LEASE_SECONDS, LeaseLost, renewing
 from spass.store.writes import ITEM_ABSENT, ITEM_EXISTS, Delete, Put, Update, Write

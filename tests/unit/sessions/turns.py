@@ -13,11 +13,11 @@ from spass.core.ids import RequestId, SessionId, new_id
 from spass.core.messages import Json
 from spass.core.run_result import AgentRun, RunResult
 from spass.journal.frames import Frame
-from spass.runs.commit import Participant
 from spass.runs.log import RunLog
 from spass.runs.run import Run, RunAnswer, Turn, Work
+from spass.sessions.commit import Participant
+from spass.sessions.hold import TurnRequest
 from spass.sessions.service import Sessions
-from spass.sessions.turn_request import TurnRequest
 from tests.simulated.scripted_turns import Respond, ScriptedEngine
 
 

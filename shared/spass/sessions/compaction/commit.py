@@ -22,9 +22,8 @@ from spass.core.time import Timestamp, timestamp
 from spass.sessions.compaction.plan import CompactionPlan
 from spass.sessions.compaction.summary_record import Summary, SummaryRecord, format_summary_message, read_summary
 from spass.sessions.hold import held_by, is_deleted, release_hold
-from spass.sessions.names import name_write
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body, stored_overflow_key
-from spass.sessions.session import Hold, Session, decode_session
+from spass.sessions.session import Hold, Session, decode_session, name_write
 from spass.store import keys
 from spass.store.bucket import ObjectMissing
 from spass.store.codec import encode

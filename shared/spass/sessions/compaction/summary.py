@@ -31,8 +31,7 @@ from spass.sessions.compaction.plan import CompactionPlan
 from spass.sessions.compaction.prompt import END, summary_instruction
 from spass.sessions.compaction.summary_record import Summary, parse_summary_message
 from spass.sessions.compaction.transcript import MIN_PART_BYTES, Line, join_lines, pack_lines, transcript_lines
-from spass.sessions.decided_calls import with_decisions
-from spass.sessions.record import TurnRecord
+from spass.sessions.record import TurnRecord, with_decisions
 from spass.sessions.session import Session
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade

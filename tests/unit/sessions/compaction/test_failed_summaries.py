@@ -16,9 +16,9 @@ from spass.sessions.compaction.job import Job, JobStatus
 from spass.sessions.compaction.jobs import CompactionJobs
 from spass.sessions.compaction.steps import CompactionSteps
 from spass.sessions.history import MessageView
+from spass.sessions.hold import TurnRequest
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession, Session
-from spass.sessions.turn_request import TurnRequest
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.settings import Cascade
 from tests.simulated.scripted_turns import LoadHistory, ShortenHistory
@@ -95,8 +95,8 @@ async def test_a_turn_continues_in_the_unchanged_session(store: TenantStore, mod
     assert (outcome.session_id, outcome.compaction, outcome.compaction_error) == (setup.session, None, "summary_failed")
     conversation = turn.run.conversation
     assert conversation is not None
-    assert conversation.compactor.error is not None
-    assert conversation.compactor.error.details["reason"] == reason
+    assert conversation.compaction_error is not None
+    assert conversation.compaction_error.details["reason"] == reason
     after = await setup.history()
     assert after[: len(before)] == before
     assert [message.content for message in after[len(before) :]] == ["Go on.", "Noted."]

@@ -1,19 +1,15 @@
 """A session is compacted before a turn if its strategy is auto, it has more messages than it keeps, and they fill the window."""
 
-from collections.abc import Sequence
 from fractions import Fraction
-from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.calls.scope import Scope
 from spass.core.ids import AgentName, SessionId, UserId
 from spass.core.messages import Message, Role, ToolCall
 from spass.core.time import Timestamp
-from spass.sessions.compaction.compactor import Compactor
-from spass.sessions.compaction.summary import Summarizer
+from spass.sessions.conversation import should_compact
 from spass.sessions.session import Session
 from spass.tenancy.scalars import CompactStrategy
 
@@ -28,14 +24,6 @@ def messages(sizes: list[int]) -> list[Message]:
     return [Message(Role.USER, "x" * size) for size in sizes]
 
 
-def should_compact(session: Session, live: Sequence[Message], message: str, window: int) -> bool:
-    def summarizer() -> Summarizer:
-        raise AssertionError("asking whether to compact needs no summary")
-
-    compactor = Compactor(summarizer, cast("Scope", None), model="small", context_window=window, clock=lambda: 0.0)
-    return compactor.should_compact(session, live, len(message))
-
-
 @given(
     st.sampled_from(["auto", "manual", "off"]),
     st.integers(0, 6),
@@ -48,17 +36,17 @@ def test_a_session_is_compacted_only_if_all_three_conditions_hold(
 ) -> None:
     full = Fraction(sum(sizes) + new, 4) > Fraction(80, 100) * window
     wanted = strategy == "auto" and len(sizes) > keep and full
-    assert should_compact(session(strategy, keep), messages(sizes), "x" * new, window) is wanted
+    assert should_compact(session(strategy, keep), messages(sizes), new, window) is wanted
 
 
 @pytest.mark.parametrize(("window", "most"), [(1, 3), (10, 32), (1000, 3200), (200_000, 640_000)])
 def test_the_limit_of_80_percent_is_exact(window: int, most: int) -> None:
-    assert not should_compact(session(), messages([most - 1]), "x", window)
-    assert should_compact(session(), messages([most - 1]), "xx", window)
+    assert not should_compact(session(), messages([most - 1]), 1, window)
+    assert should_compact(session(), messages([most - 1]), 2, window)
 
 
 def test_names_and_arguments_of_tool_calls_count_and_their_ids_do_not() -> None:
     call = Message(Role.ASSISTANT, "ab", (ToolCall("call_of_any_length", "cd", '{"e":1}'),), None)
     result = Message(Role.TOOL, "f", (), "call_of_any_length")
-    assert not should_compact(session(), [call, result], "x" * 20, 10)
-    assert should_compact(session(), [call, result], "x" * 21, 10)
+    assert not should_compact(session(), [call, result], 20, 10)
+    assert should_compact(session(), [call, result], 21, 10)
