@@ -4,7 +4,7 @@ from urllib.parse import quote
 
 import pytest
 
-from spass.core.cursors import encode_cursor
+from spass.core.paging import encode_cursor
 from tests.functions.gateway import Gateway
 
 QUOTES = '{"k":"v","a":"b"}\n' * 13_500

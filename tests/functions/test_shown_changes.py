@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spass.core.cursors import decode_cursor, encode_cursor
+from spass.core.paging import decode_cursor, encode_cursor
 from tests.functions.gateway import Gateway
 from tests.functions.test_approvals_of_edits import Coder
 from tests.functions.waiting_agents import APPROVALS

@@ -13,9 +13,9 @@ from spass.agents.parameters import owners
 from spass.agents.responses import AgentPage, AgentSummary
 from spass.agents.spec import DEFAULT_KIND, AgentFile, AgentSpec, file_model
 from spass.agents.usable import UnusableReason, always_usable
-from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import AgentNotFound
 from spass.core.json import replace_surrogates
+from spass.core.paging import decode_cursor, encode_cursor
 from spass.core.text_checks import did_you_mean, end_sentence
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.config_problem import ConfigProblem, display_path

@@ -13,11 +13,10 @@ from spass.approvals.ending import decided
 from spass.approvals.record import Approval, ApprovalStatus, StoredCall
 from spass.approvals.responses import ChangePage, ShownChange
 from spass.approvals.store import read_with_call
-from spass.core.cursors import cursor_mismatch, decode_cursor, encode_cursor
 from spass.core.errors import PreviewNotSeen
 from spass.core.ids import ApprovalId, UserId
 from spass.core.json import dump_canonical
-from spass.core.paging import PageSizeLimit
+from spass.core.paging import PageSizeLimit, cursor_mismatch, decode_cursor, encode_cursor
 from spass.store.tenant_store import TenantStore
 
 _POSITION: Final = re.compile(r"[0-9]{1,5}\.[0-9a-f]{64}|[0-9a-f]{64}")

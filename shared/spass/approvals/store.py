@@ -18,11 +18,10 @@ from spass.approvals.record import (
     encode_shown,
 )
 from spass.approvals.responses import ApprovalPage, ApprovalView
-from spass.core.cursors import decode_cursor
 from spass.core.errors import ApprovalNotFound, SessionBusy
 from spass.core.ids import ApprovalId, UserId, id_pattern
 from spass.core.json import dump_bytes
-from spass.core.paging import fill_page
+from spass.core.paging import decode_cursor, fill_page
 from spass.core.tasks import map_concurrently
 from spass.store import keys
 from spass.store.bucket import ObjectMissing

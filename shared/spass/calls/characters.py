@@ -1,7 +1,7 @@
 """Read a text that arrives in pieces, character by character. A reader is a generator that yields whenever it needs more text."""
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -14,7 +14,10 @@ class NotCalls(Exception):
 
 
 class Characters:
-    """The characters of one text. ``blanks`` are those between tokens. ``position`` is the index of the next character."""
+    """The characters of one text. ``blanks`` are those between tokens. ``position`` is the index of the next character.
+
+    A reader raises ``NotCalls`` if another text is there than the one that it expects.
+    """
 
     def __init__(self, blanks: str) -> None:
         self._blanks = blanks
@@ -42,6 +45,22 @@ class Characters:
             pass
         return character
 
+    def expect_visible(self, character: str) -> Steps[None]:
+        """Read ``character`` and the blanks before it."""
+        if (yield from self.next_visible()) != character:
+            raise NotCalls
+
+    def read_separated(self, read: Callable[[], Steps[T]], end: str) -> Steps[list[T]]:
+        """Call ``read`` for each part of a list with commas, up to the character ``end``. Return the parts."""
+        parts: list[T] = []
+        separator = ","
+        while separator == ",":
+            parts.append((yield from read()))
+            separator = yield from self.next_visible()
+        if separator != end:
+            raise NotCalls
+        return parts
+
     def is_blank(self, character: str) -> bool:
         return character in self._blanks
 
@@ -50,19 +69,11 @@ class Characters:
         self._at -= 1
 
     def expect(self, text: str) -> Steps[None]:
-        """Read ``text``, in any case.
-
-        Raises:
-            NotCalls: another text is there.
-        """
+        """Read ``text``, in any case."""
         yield from self.expect_one_of([text])
 
     def expect_one_of(self, texts: Sequence[str]) -> Steps[str]:
-        """Read one of ``texts``, in any case, and return it. None of them is the beginning of another.
-
-        Raises:
-            NotCalls: another text is there.
-        """
+        """Read one of ``texts``, in any case, and return it. None of them is the beginning of another."""
         read = ""
         while read not in texts:
             character = yield from self.next()

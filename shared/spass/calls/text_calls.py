@@ -1,6 +1,6 @@
 """Recognise the tool calls that many models write as text. The result is as if the model had sent native calls.
 
-- A reply that consists of calls of offered tools becomes these calls (``calls.text_call_scanner``). Only blocks of think text
+- A reply that consists of calls of offered tools becomes these calls (``calls.text_call_parser``). Only blocks of think text
   (``<think>…</think>``) may come before them; they stay text.
 - A reply of words becomes words and calls if it has one fenced block, that block consists of calls, and the words have no markup,
   which may be around a quotation. Calls elsewhere between words stay text: a model may only speak of them.
@@ -15,8 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
-from spass.calls.text_call_parser import TextCall, parse_calls
-from spass.calls.text_call_scanner import TextCallScanner
+from spass.calls.text_call_parser import TextCall, TextCallScanner, parse_calls
 from spass.core.ids import new_id
 from spass.core.json import InvalidJson
 from spass.core.messages import CUT_OFF, FinishReason, ToolCallDelta

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -57,15 +58,6 @@ EVENT_TYPES: Final[tuple[EventType[Any], ...]] = (
 )
 
 
-class _Subscription:
-    """One subscription of ``receive``. The same function may be subscribed several times."""
-
-    __slots__ = ("receive",)
-
-    def __init__(self, receive: Callable[[Any], object]) -> None:
-        self.receive = receive
-
-
 ReportError = Callable[[EventType[Any], BaseException], None]
 
 
@@ -84,7 +76,7 @@ class EventBus:
         self._report_error = report_error
         self._lock = threading.Lock()
         # Each change replaces a tuple, so that it does not disturb a ``publish`` that is iterating over the old one.
-        self._subscriptions: dict[EventType[Any], tuple[_Subscription, ...]] = dict.fromkeys(EVENT_TYPES, ())
+        self._subscriptions: dict[EventType[Any], tuple[partial[object], ...]] = dict.fromkeys(EVENT_TYPES, ())
 
     def subscribe(self, event_type: EventType[E], receive: Callable[[E], object]) -> Callable[[], None]:
         """Call ``receive`` with each later event of ``event_type``. Return a function that ends this subscription.
@@ -97,7 +89,7 @@ class EventBus:
         if event_type not in EVENT_TYPES:
             names = ", ".join(map(repr, EVENT_TYPES))
             raise TypeError(f"{event_type!r} is not a type of events. Use one of these constants of spass.core.bus: {names}.")
-        subscription = _Subscription(receive)
+        subscription = partial(receive)  # an object of its own: the same function may be subscribed several times
         with self._lock:
             self._subscriptions[event_type] += (subscription,)
 
@@ -119,7 +111,7 @@ class EventBus:
         event = build()
         for subscription in subscriptions:
             try:
-                subscription.receive(event)
+                subscription(event)
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:  # noqa: BLE001 (also CancelledError: no subscriber may change the work it observes)

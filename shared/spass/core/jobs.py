@@ -10,13 +10,11 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
 
+from spass.core.codec import WrongValue, decode_record
 from spass.core.ids import IndexId, JobId, ManagedAgentId, RunId, TenantId, UploadId, id_pattern
 
 MAX_RECEIVES: Final = 5
 """Deliveries of a job's message before SQS moves it to the dead-letter queue."""
-_COMPACTION: Final = re.compile(id_pattern("job"))
-_AGENT: Final = re.compile(id_pattern("agt"))
-_RUN: Final = re.compile(id_pattern("run"))
 
 
 class WorkKind(StrEnum):
@@ -75,7 +73,7 @@ class AccountCall:
     """Store an audit record that could not be stored when its call ended."""
 
     tenant: TenantId
-    record: Mapping[str, str | int]
+    record: Mapping[str, str | int | bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +108,21 @@ class Tick:
 
 Job: TypeAlias = IngestUpload | IngestPart | MergeSegments | AccountCall | StartCompaction | RunAgent | Tick
 
-_NAMES: Final[Mapping[type[Job], str]] = {
-    IngestUpload: "ingest",
-    IngestPart: "part",
-    MergeSegments: "merge",
-    AccountCall: "account",
-    StartCompaction: "compact",
-    RunAgent: "run",
-    Tick: "tick",
+_KINDS: Final[Mapping[str, type[Job]]] = {
+    "ingest": IngestUpload,
+    "part": IngestPart,
+    "merge": MergeSegments,
+    "account": AccountCall,
+    "compact": StartCompaction,
+    "run": RunAgent,
+    "tick": Tick,
+}
+_NAMES: Final = {kind: name for name, kind in _KINDS.items()}
+_AGENT: Final = re.compile(id_pattern("agt"))
+_PATTERNS: Final[Mapping[type[Job], Mapping[str, re.Pattern[str]]]] = {
+    StartCompaction: {"id": re.compile(id_pattern("job"))},
+    RunAgent: {"agent": _AGENT, "run": re.compile(id_pattern("run"))},
+    Tick: {"agent": _AGENT},
 }
 
 
@@ -128,23 +133,11 @@ def body_of(job: Job) -> str:
 
 def job_of(message: object) -> Job | None:
     """Return the job that a decoded body asks for, or None if ``body_of`` does not write such a body."""
-    match message:
-        case {"job": "ingest", "tenant": str(tenant), "index": str(index), "upload": str(upload)}:
-            return IngestUpload(TenantId(tenant), IndexId(index), UploadId(upload))
-        case {"job": "part", "tenant": str(tenant), "index": str(index), "upload": str(upload), "part": int(part)}:
-            return IngestPart(TenantId(tenant), IndexId(index), UploadId(upload), part)
-        case {"job": "merge", "tenant": str(tenant), "index": str(index)}:
-            return MergeSegments(TenantId(tenant), IndexId(index))
-        case {"job": "account", "tenant": str(tenant), "record": dict(record)}:
-            return AccountCall(TenantId(tenant), record)
-        case {"job": "compact", "tenant": str(tenant), "id": str(id)} if _COMPACTION.fullmatch(id):
-            return StartCompaction(TenantId(tenant), JobId(id))
-        case {"job": "run", "tenant": str(tenant), "agent": str(agent), "run": str(run)} if _AGENT.fullmatch(
-            agent
-        ) and _RUN.fullmatch(run):
-            return RunAgent(TenantId(tenant), ManagedAgentId(agent), RunId(run))
-        case {"job": "tick", "tenant": str(tenant), "agent": str(agent), "schedule": str(schedule), "at": str(at)} if (
-            _AGENT.fullmatch(agent)
-        ):
-            return Tick(TenantId(tenant), ManagedAgentId(agent), schedule, at)
-    return None
+    if not isinstance(message, dict) or (kind := _KINDS.get(str(message.get("job")))) is None:
+        return None
+    try:
+        job = decode_record(kind, message)
+    except WrongValue:
+        return None
+    is_valid = all(pattern.fullmatch(getattr(job, field)) for field, pattern in _PATTERNS.get(kind, {}).items())
+    return job if is_valid else None

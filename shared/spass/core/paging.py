@@ -1,20 +1,29 @@
-"""Fill one page of a list: at most so many entries, and at most so many bytes.
+"""Fill one page of a list: at most so many entries, and at most so many bytes. A cursor is an opaque position in a list.
 
 Short routes answer through a Lambda's response of at most 6 MiB. The body is a JSON string in it, so escaped characters count
 twice: a body of 4 MiB that quotes JSON may take 6.5 MB.
 """
 
+import base64
+import binascii
+import hashlib
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from spass.core.cursors import encode_cursor
+from spass.core.errors import InvalidRequest
+from spass.core.ids import RAG_ID
 
 PAGE_BYTES: Final = 4 * 1024 * 1024
 """Maximum size of a page in the body, in bytes."""
 PAGE_EVENT_BYTES: Final = 5_500_000
 """Maximum size in bytes of a page as a JSON string in the response, which also holds the headers."""
 
+AN_ID: Final = re.compile(RAG_ID)
+"""The pattern of positions in a list that is sorted by id."""
+
+_CHECK_BYTES: Final = 12
 _TWO_BYTES: Final = b'"\\\n\r\t'
 _SIX_BYTES: Final = bytes(code for code in range(32) if code not in _TWO_BYTES)
 
@@ -93,3 +102,34 @@ def event_bytes(body: bytes) -> int:
     escaped = len(body) - len(body.translate(None, _TWO_BYTES))
     control = len(body) - len(body.translate(None, _SIX_BYTES))
     return len(body) + escaped + 5 * control
+
+
+def encode_cursor(scope: str, position: str) -> str:
+    """Return a cursor for ``position``. It is valid only for ``scope``: the list and its owner (tenant, user, agent or index)."""
+    body = position.encode()
+    return base64.urlsafe_b64encode(_check(scope, body) + body).decode().rstrip("=")
+
+
+def decode_cursor(scope: str, cursor: str, position: re.Pattern[str] = AN_ID) -> str:
+    """Return the position in ``cursor``. A client can forge a cursor, so a caller must handle every match of ``position``.
+
+    Raises:
+        InvalidRequest: it is not a cursor, or belongs to another scope.
+    """
+    try:
+        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        check, body = raw[:_CHECK_BYTES], raw[_CHECK_BYTES:]
+        match = position.fullmatch(body.decode()) if check == _check(scope, body) else None
+    except (binascii.Error, ValueError):
+        match = None
+    if match is None:
+        raise cursor_mismatch()
+    return match[0]
+
+
+def cursor_mismatch() -> InvalidRequest:
+    return InvalidRequest("This cursor does not belong to this list; start again without one.", param="cursor")
+
+
+def _check(scope: str, body: bytes) -> bytes:
+    return hashlib.blake2b(body, key=hashlib.sha256(scope.encode()).digest(), digest_size=_CHECK_BYTES).digest()

@@ -8,10 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spass.calls.scope import Scope
-from spass.core.cursors import decode_cursor
 from spass.core.errors import InvalidRequest, NoBackendAvailable, SpassError, StorageUnavailable
 from spass.core.ids import AgentName, ManagedAgentId, UserId, id_pattern, new_id
-from spass.core.paging import fill_page
+from spass.core.paging import decode_cursor, fill_page
 from spass.core.tasks import back_off, map_concurrently
 from spass.core.time import Clock, Deadline, timestamp
 from spass.managed.lookup import check_not_paused, find_agent, read_agent

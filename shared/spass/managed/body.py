@@ -8,12 +8,11 @@ from pydantic import AfterValidator, Field, ValidationError
 from spass.agents.ask import AgentChoice, ModelChoice, SystemPrompt, ToolNames
 from spass.agents.visible_text import VisibleText
 from spass.core.errors import InvalidRequest
-from spass.core.field_paths import field_path
 from spass.core.json import dump_bytes
 from spass.core.text_checks import reject_blank, reject_controls
 from spass.managed.records import ManagedAgent, Schedule
 from spass.tenancy.strict_body import StrictBody
-from spass.tenancy.validation_messages import explain_error
+from spass.tenancy.validation_messages import explain_error, field_path
 
 MAX_CONFIG_BYTES: Final = 300 * 1024
 """Bytes of an agent's values together. An item of the table holds 400 KiB."""

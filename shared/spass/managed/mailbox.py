@@ -8,10 +8,9 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from spass.core.cursors import decode_cursor
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import ManagedAgentId, MessageId, RunId, new_id, random_suffix
-from spass.core.paging import fill_page
+from spass.core.paging import decode_cursor, fill_page
 from spass.core.tasks import back_off
 from spass.core.time import timestamp
 from spass.managed.lookup import agent_not_found, check_not_paused, current_agent

@@ -4,9 +4,8 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from spass.core.cursors import decode_cursor
 from spass.core.ids import ManagedAgentId, RunId, id_pattern, random_suffix
-from spass.core.paging import fill_page
+from spass.core.paging import decode_cursor, fill_page
 from spass.core.time import epoch_s, timestamp
 from spass.journal.head import read_head, stream_digest
 from spass.managed.lookup import IS_OPEN, run_key, run_not_found

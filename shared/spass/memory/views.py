@@ -3,9 +3,8 @@
 import re
 from typing import Final
 
-from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import OperatorNotFound
-from spass.core.paging import PageSizeLimit
+from spass.core.paging import PageSizeLimit, decode_cursor, encode_cursor
 from spass.memory.notes import StoredNote
 from spass.memory.operator import Operator
 from spass.memory.state import OperatorState, read_state

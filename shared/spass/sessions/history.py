@@ -6,10 +6,9 @@ from typing import Annotated, Final, TypeAlias
 
 from pydantic import Field, WithJsonSchema
 
-from spass.core.cursors import cursor_mismatch, decode_cursor, encode_cursor
 from spass.core.ids import MessageId
 from spass.core.messages import Json, Role
-from spass.core.paging import PageSizeLimit
+from spass.core.paging import PageSizeLimit, cursor_mismatch, decode_cursor, encode_cursor
 from spass.core.time import Timestamp
 from spass.models.responses import FunctionCall, TurnUsage
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, message_json

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from spass.calls.scope import Scope
 from spass.calls.worker_thread import run_in_worker_thread
-from spass.core.cursors import decode_cursor
 from spass.core.errors import (
     CompactionInProgress,
     IdempotencyInProgress,
@@ -21,7 +20,7 @@ from spass.core.errors import (
 )
 from spass.core.ids import AgentName, SessionId, WorkspaceId, id_pattern, new_id
 from spass.core.messages import Message
-from spass.core.paging import fill_page
+from spass.core.paging import decode_cursor, fill_page
 from spass.core.run_result import RunResult
 from spass.core.time import Clock, timestamp
 from spass.memory.operator import Operator

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, cast
 from pydantic import ValidationError
 
 from spass.core.errors import InvalidRequest
-from spass.core.field_paths import field_path, path_within
 from spass.core.ids import ApprovalId
 from spass.core.json import InvalidJson, read_object, replace_surrogates
 from spass.core.messages import Json, ToolSpec
 from spass.core.text_checks import end_sentence
 from spass.tenancy.strict_body import StrictBody
-from spass.tenancy.validation_messages import explain_error
+from spass.tenancy.validation_messages import explain_error, field_path, path_within
 
 if TYPE_CHECKING:  # most of these import numpy, which the description of a tool does not need
     from spass.rag.index.embedding import Embedder

@@ -11,12 +11,11 @@ from starlette.responses import Response
 
 from spass.core import errors
 from spass.core.errors import InvalidRequest, SpassError
-from spass.core.field_paths import field_path, path_within
 from spass.core.ids import RequestId
 from spass.core.messages import Json
 from spass.redaction.text import redact, redact_members
 from spass.tenancy.response_model import ResponseModel
-from spass.tenancy.validation_messages import explain_error
+from spass.tenancy.validation_messages import explain_error, field_path, path_within
 from spass.web.json import json_response
 
 _REPORT_SCHEMA: Final = {

@@ -3,10 +3,9 @@
 import re
 from typing import Final, NamedTuple
 
-from spass.core.cursors import cursor_mismatch, decode_cursor, encode_cursor
 from spass.core.errors import InvalidPath, WorkspaceFileNotFound
 from spass.core.ids import WorkspaceId
-from spass.core.paging import PageSizeLimit, fill_page
+from spass.core.paging import PageSizeLimit, cursor_mismatch, decode_cursor, encode_cursor, fill_page
 from spass.store.tenant_store import TenantStore
 from spass.workspaces.head import list_heads, read_live_head
 from spass.workspaces.lookup import check_folders_above

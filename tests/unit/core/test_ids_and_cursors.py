@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.core.cursors import AN_ID, decode_cursor, encode_cursor
 from spass.core.errors import InvalidRequest
 from spass.core.ids import new_id
+from spass.core.paging import AN_ID, decode_cursor, encode_cursor
 from spass.core.time import timestamp
 
 

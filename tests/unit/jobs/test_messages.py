@@ -86,7 +86,7 @@ def test_a_message_can_contain_several_events() -> None:
         MergeSegments(TENANT, BOOKS),
         IngestUpload(TENANT, BOOKS, UPLOAD),
         IngestPart(TENANT, BOOKS, UPLOAD, 7),
-        AccountCall(TENANT, {"request_id": "req_1", "input_tokens": 7}),
+        AccountCall(TENANT, {"request_id": "req_1", "input_tokens": 7, "usage_estimated": True}),
         StartCompaction(TENANT, JobId("job_" + "0" * 26)),
     ],
     ids=lambda job: type(job).__name__,

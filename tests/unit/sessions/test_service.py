@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from spass.core import paging as pages
-from spass.core.cursors import encode_cursor
 from spass.core.errors import InvalidRequest, SessionAgentMismatch, SessionArchived, SessionNotFound, SpassError
 from spass.core.ids import AgentName, SessionId
+from spass.core.paging import encode_cursor
 from spass.core.time import timestamp
 from spass.sessions import history, record
 from spass.sessions.history import read_history

@@ -7,10 +7,9 @@ from unicodedata import category
 from pydantic import Field
 
 from spass.calls.scope import Scope
-from spass.core.cursors import decode_cursor
 from spass.core.errors import InvalidRequest
 from spass.core.ids import IndexId, UploadId, new_id
-from spass.core.paging import fill_page
+from spass.core.paging import decode_cursor, fill_page
 from spass.core.time import epoch_s, now, now_s, timestamp
 from spass.rag.index.documents import MAX_UPLOAD_BYTES
 from spass.rag.index.embedding_model import EmbeddingModel, check_model

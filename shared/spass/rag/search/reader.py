@@ -9,10 +9,9 @@ from operator import attrgetter
 from typing import Final, TypeVar
 
 from spass.calls.scope import Scope
-from spass.core.cursors import decode_cursor, encode_cursor
 from spass.core.errors import IndexNotFound, InvalidRequest
 from spass.core.ids import DOCUMENT_ID, DocumentId, IndexId
-from spass.core.paging import PAGE_BYTES, PageSizeLimit
+from spass.core.paging import PAGE_BYTES, PageSizeLimit, decode_cursor, encode_cursor
 from spass.core.tasks import map_concurrently
 from spass.rag.index.answers import Document, DocumentPage, Hit, QueryAnswer
 from spass.rag.index.cache import ObjectCache

@@ -1,20 +1,33 @@
-"""Follow tool calls that a model writes as a list of Python calls, such as ``[weather(city="Köln", days=[1, 2])]``.
+"""Follow the tool calls that a model writes, in one of two forms, with blanks between all tokens.
+
+As JSON. The members of an object come in any order. Arguments are an object or a string; a JSON parser must still read them.
+
+    calls = call | "[" call {"," call} "]" | {"tool_calls": [call, …]}
+    call  = an object with ``name`` and ``arguments`` or ``parameters``, or with these in ``function``; also ``type`` and ``id``
+
+As a list of Python calls, such as ``[weather(city="Köln", days=[1, 2])]``. Nothing else is read: no prefixes of strings, no
+operators, no names. So a value is small for Python's own parser, which reads it.
 
     list  = "[" call {"," call} "]"
     call  = name "(" [word "=" value {"," word "=" value}] ")"
     value = string {string} | number | True | False | None | list | tuple | dictionary
 
-Nothing else is read: no prefixes of strings, no operators, no names. So a value is small for Python's own parser, which reads it.
+A scanner raises ``NotCalls`` if the text is not the beginning of calls of the tools ``names``.
 """
 
+import json
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from spass.calls.characters import Characters, NotCalls, Steps
 from spass.core.json import MAX_DEPTH
 
+_Reader: TypeAlias = Callable[[], Steps[object]]
+
+_TEXT_IN_JSON_STRING: Final = re.compile(r'[^"\\]*')
+_TEXT_IN_OBJECT: Final = re.compile(r'[^"\[\]{}]*')
 _CONSTANTS: Final = ("True", "False", "None")
 _MAX_KEYWORD: Final = 256
 """Characters of an argument's name."""
@@ -41,27 +54,105 @@ class PythonCall:
     arguments: tuple[tuple[str, Span], ...]
 
 
+class JsonCallScanner:
+    def __init__(self, characters: Characters, names: Collection[str]) -> None:
+        self._text = characters
+        self._function: dict[str, _Reader] = {
+            "name": lambda: self._read_word(names),
+            "arguments": self._skip_arguments,
+            "parameters": self._skip_arguments,
+        }
+        self._call: dict[str, _Reader] = self._function | {
+            "type": lambda: self._read_word(("function",)),
+            "id": self._skip_id,
+            "function": lambda: self._read_object(self._function),
+        }
+        self._top: dict[str, _Reader] = self._call | {"tool_calls": self._read_tool_calls}
+
+    def read_object(self) -> Steps[None]:
+        """Read a call, or the object of a list of calls. Its bracket has been read."""
+        yield from self._read_members(self._top)
+
+    def read_list(self) -> Steps[None]:
+        """Read the calls of a list whose bracket has been read."""
+        yield from self._text.read_separated(lambda: self._read_object(self._call), "]")
+
+    def _read_object(self, readers: Mapping[str, _Reader]) -> Steps[None]:
+        yield from self._text.expect_visible("{")
+        yield from self._read_members(readers)
+
+    def _read_members(self, readers: Mapping[str, _Reader]) -> Steps[None]:
+        """Read the members of an object whose bracket has been read. ``readers`` read the values."""
+
+        def read_member() -> Steps[None]:
+            name = yield from self._read_word(readers)
+            yield from self._text.expect_visible(":")
+            yield from readers[name]()
+
+        yield from self._text.read_separated(read_member, "}")
+
+    def _read_word(self, words: Collection[str]) -> Steps[str]:
+        """Read a string that must be one of ``words``."""
+        yield from self._text.expect_visible('"')
+        written, has_escape = "", False
+        while (character := (yield from self._text.next())) != '"':
+            written += character
+            if character == "\\":
+                has_escape = True
+                written += yield from self._text.next()
+            if not has_escape and not any(word.startswith(written) for word in words):
+                raise NotCalls
+        try:
+            word: str = json.loads(f'"{written}"')
+        except ValueError:
+            raise NotCalls from None
+        if word not in words:
+            raise NotCalls
+        return word
+
+    def _read_tool_calls(self) -> Steps[None]:
+        yield from self._text.expect_visible("[")
+        yield from self.read_list()
+
+    def _skip_id(self) -> Steps[None]:
+        yield from self._text.expect_visible('"')
+        yield from self._skip_string()
+
+    def _skip_arguments(self) -> Steps[None]:
+        match (yield from self._text.next_visible()):
+            case '"':
+                yield from self._skip_string()
+            case "{":
+                yield from self._skip_object()
+            case _:
+                raise NotCalls
+
+    def _skip_string(self) -> Steps[None]:
+        while True:
+            yield from self._text.skip(_TEXT_IN_JSON_STRING)
+            if (yield from self._text.next()) == '"':
+                return
+            yield from self._text.next()  # the character after a backslash
+
+    def _skip_object(self) -> Steps[None]:
+        depth = 1
+        while depth:
+            yield from self._text.skip(_TEXT_IN_OBJECT)
+            character = yield from self._text.next()
+            if character == '"':
+                yield from self._skip_string()
+            else:
+                depth += 1 if character in "[{" else -1
+
+
 class PythonCallScanner:
-    """Read calls of the tools ``names``.
-
-    Raises:
-        NotCalls: the text is not the beginning of calls.
-    """
-
     def __init__(self, characters: Characters, names: Collection[str]) -> None:
         self._text = characters
         self._names = names
 
     def read_list(self) -> Steps[list[PythonCall]]:
         """Read the calls of a list whose bracket has been read."""
-        calls: list[PythonCall] = []
-        separator = ","
-        while separator == ",":
-            calls.append((yield from self._read_call()))
-            separator = yield from self._text.next_visible()
-        if separator != "]":
-            raise NotCalls
-        return calls
+        return (yield from self._text.read_separated(self._read_call, "]"))
 
     def _read_call(self) -> Steps[PythonCall]:
         name = yield from self._text.next_visible()
@@ -71,8 +162,10 @@ class PythonCallScanner:
             if (character := (yield from self._text.next())) == "(" or self._text.is_blank(character):
                 break
             name += character
-        if name not in self._names or (character != "(" and (yield from self._text.next_visible()) != "("):
+        if name not in self._names:
             raise NotCalls
+        if character != "(":
+            yield from self._text.expect_visible("(")
         arguments: dict[str, Span] = {}
         first = yield from self._text.next_visible()
         while first != ")":
@@ -122,8 +215,7 @@ class PythonCallScanner:
         while first != _BRACKETS[bracket]:
             yield from self._read_value(first, depth)
             if bracket == "{":
-                if (yield from self._text.next_visible()) != ":":
-                    raise NotCalls
+                yield from self._text.expect_visible(":")
                 yield from self._read_value((yield from self._text.next_visible()), depth)
             if (first := (yield from self._text.next_visible())) == ",":
                 first = yield from self._text.next_visible()
