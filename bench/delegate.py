@@ -27,7 +27,7 @@ from spass.agents.spec import AgentSpec
 from spass.core.ids import RequestId, TenantId, UserId, WorkspaceId, new_id
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
 from spass.models.types import CallContext, ChatDelta, ChatRequest
-from spass.runs.request import RunRequest
+from spass.runs.run import RunRequest
 from spass.runs.service import Started
 from spass.tenancy.identity import Caller, Identity
 from spass.testing.aws import MemoryAws

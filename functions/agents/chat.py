@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from spass.agents.responses import Reply
 from spass.agents.spec import MessageBody
-from spass.runs.request import RunRequest
+from spass.runs.run import RunRequest
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
 from spass.web.operators import operator_of

@@ -6,7 +6,7 @@ from starlette.responses import Response
 from spass.agents.ask import AskBody
 from spass.agents.render.frames import EventFormat
 from spass.agents.responses import AskAnswer
-from spass.runs.request import RunRequest
+from spass.runs.run import RunRequest
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
 from spass.web.operators import operator_of

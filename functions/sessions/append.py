@@ -6,7 +6,7 @@ from starlette.responses import Response
 from spass.agents.responses import Reply
 from spass.agents.spec import MessageBody
 from spass.core.errors import SessionArchived
-from spass.runs.request import RunRequest
+from spass.runs.run import RunRequest
 from spass.sessions.hold import messages_path
 from spass.sessions.session import Successor
 from spass.web.app import location
@@ -43,4 +43,4 @@ async def append(
         return json_response(Successor(successor_session_id=successor), status=308, headers={"Location": target})
 
 
-app = stream_app(router, warm_up=lambda services: (services.runs.turns, services.agents, services.read_keys(all_models=True)))
+app = stream_app(router, warm_up=lambda services: (services.runs.sessions, services.agents, services.read_keys(all_models=True)))

@@ -22,4 +22,4 @@ async def chat(name: AgentParameter, body: ChatBody, request: Request, exchange:
     return await run_chat(exchange, name, body.model, body.request(await request.json()), request.receive)
 
 
-app = stream_app(router, warm_up=lambda services: (services.runs.turns, services.agents, services.read_keys(all_models=True)))
+app = stream_app(router, warm_up=lambda services: (services.runs.sessions, services.agents, services.read_keys(all_models=True)))

@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spass.runs.job_card import JobCard
+from spass.runs.chat_body import JobCard
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
 from spass.web.routing import AgentParameter, api_router
@@ -19,4 +19,4 @@ async def job_card(name: AgentParameter, body: JobCard, request: Request, exchan
     return await run_chat(exchange, name, body.model, body.request(await request.json()), request.receive)
 
 
-app = stream_app(router, warm_up=lambda services: (services.runs.turns, services.agents, services.read_keys(all_models=True)))
+app = stream_app(router, warm_up=lambda services: (services.runs.sessions, services.agents, services.read_keys(all_models=True)))

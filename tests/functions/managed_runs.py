@@ -9,7 +9,7 @@ from spass.aws.job_targets import JobTargets
 from spass.core.messages import TokenUsage
 from spass.jobs.runs import runs_handler
 from spass.managed.ticks import Ticks
-from spass.runs.managed_turns import RunTurns
+from spass.runs.managed_runs import ManagedRuns
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan
 from spass.testing.model import ScriptedModel
@@ -25,8 +25,8 @@ class ManagedServices(ClockedServices):
     """Services in the loop's time."""
 
     @cached_property
-    def run_turns(self) -> RunTurns:
-        return RunTurns(self.managed_agents.check, self.runs.turns, virtual_now)
+    def managed_runs(self) -> ManagedRuns:
+        return ManagedRuns(self.managed_agents.check, self.runs, virtual_now)
 
     @cached_property
     def ticks(self) -> Ticks:

@@ -11,7 +11,7 @@ import pytest
 from spass.agents.spec import AgentSpec
 from spass.core.ids import AgentName
 from spass.managed.records import ManagedAgent, Schedule
-from spass.runs.request import RunRequest
+from spass.runs.run import RunRequest
 from spass.runs.service import Started
 from spass.sessions.session import CreateSession
 from spass.testing.faults import inject

@@ -19,8 +19,7 @@ from spass.journal.follower import FollowedStream
 from spass.journal.frames import EventId, Frame
 from spass.runs.chat_body import ChatBody
 from spass.runs.following import follow_stream, stop_turn
-from spass.runs.request import RunRequest
-from spass.runs.run import Run
+from spass.runs.run import Run, RunRequest
 from spass.runs.service import Runs
 from spass.sessions.hold import messages_path
 from spass.sessions.service import Sessions

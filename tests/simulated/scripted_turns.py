@@ -28,9 +28,8 @@ from spass.jobs.runs import runs_handler
 from spass.managed.schedules import ScheduleWriter
 from spass.managed.ticks import Ticks
 from spass.runs.managed_runs import ManagedRuns
-from spass.runs.managed_turns import RunTurns
 from spass.runs.managed_worker import RunWorker
-from spass.runs.turns import Turns
+from spass.runs.service import Runs
 from spass.sessions.service import Sessions
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Tokens
@@ -114,9 +113,9 @@ def managed_runs(respond: Respond, aws: MemoryAws, config: GatewayConfig, clock:
     """Return the services of runs whose agents ``respond``, and the handler of their queue."""
     spec = AgentSpec(name="orchestrator", model="talker")
     sessions = Sessions(Cascade(config), lambda: (_ for _ in ()).throw(AssertionError), clock=clock)
-    turns = RunTurns(lambda _scope, _agent: spec, Turns(ScriptedEngine(respond), sessions, config, clock), clock)
+    runs = ManagedRuns(lambda _scope, _agent: spec, Runs(ScriptedEngine(respond), lambda: sessions, config, clock), clock)
     ticks = Ticks(lambda: ScheduleWriter(lambda: aws.schedules, clock), clock)
-    return ManagedRuns(turns), runs_handler(RunWorker(turns, ticks, Tokens(config)), render_error)
+    return runs, runs_handler(RunWorker(runs, ticks, Tokens(config)), render_error)
 
 
 def render_error(error: SpassError) -> Mapping[str, Json]:

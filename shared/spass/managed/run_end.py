@@ -6,7 +6,6 @@ Each end is one transaction, on condition that the run is still the agent's acti
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from spass.core.cost import decimal_text
 from spass.core.errors import StorageUnavailable, TurnLost
@@ -25,22 +24,16 @@ from spass.store.tenant_store import TenantStore
 from spass.store.writes import Delete, Equals, Update, Value, Write
 
 
-class ShownText(Protocol):
-    """What has the text that the stream of a run shows."""
-
-    @property
-    def text(self) -> str: ...
-
-
 @dataclass(slots=True)
 class RunSuccess:
     """The end of ``run`` as succeeded, for the transaction that records its turn (``Renewable``): the answer in the mailbox,
-    the messages ``delivered`` to the model, the run's end, and the agent's counters. ``shown`` is the answer."""
+    the messages ``delivered`` to the model, the run's end, and the agent's counters. ``text`` is the answer, as the stream shows
+    it."""
 
     store: TenantStore
     run: Run
     delivered: Sequence[MailboxMessage]
-    shown: ShownText
+    text: str
     clock: Clock
     _values: Mapping[str, Value] = field(default_factory=dict, init=False)
     _answer: NewMessage | None = field(default=None, init=False)
@@ -62,7 +55,7 @@ class RunSuccess:
             "cost_usd": decimal_text(outcome.cost.usd),
             "finished_at": timestamp(now),
         }
-        self._answer = await new_message(self.store, agent, Direction.AGENT_TO_USER, self.shown.text, now, self.run.id)
+        self._answer = await new_message(self.store, agent, Direction.AGENT_TO_USER, self.text, now, self.run.id)
         return self._writes(agent, self._answer)
 
     async def renew(self) -> Sequence[Write] | None:

@@ -1,18 +1,28 @@
 """Start the runs that requests ask for: a streamed message runs in the function of its request, and ``POST …/run`` queues a run.
-
 ``managed_worker.py`` executes queued and scheduled runs.
+
+A run that has begun is executed as a turn of the agent's session, in a stream that has the run's id. The turn's commit also ends
+the run. A run that fails is ended before the last event of its stream. Two processes never execute one run: its stream has a
+lease.
 """
 
 import asyncio
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
+from spass.agents.render.managed_frames import ManagedFormat
 from spass.agents.spec import AgentSpec
 from spass.calls.scope import Scope
-from spass.core.errors import IdempotencyInProgress, InternalError, SessionBusy, SpassError
+from spass.core.errors import IdempotencyInProgress, InternalError, NothingToRun, SessionBusy, SpassError, internal_error
 from spass.core.ids import ManagedAgentId, RunId
+from spass.core.run_result import RunResult
+from spass.core.time import Clock, epoch_s
 from spass.journal.follower import FollowedStream
+from spass.journal.head import read_head, stream_digest
+from spass.managed import mailbox
 from spass.managed.execution import Execution
 from spass.managed.following import follow_run
 from spass.managed.lookup import check_not_paused, read_agent
@@ -21,20 +31,25 @@ from spass.managed.run_start import new_run, nothing_to_run, start
 from spass.managed.runs import begin, read_run, settle_lost
 from spass.managed.sending import send_lost, send_run
 from spass.runs.log import ReportError
-from spass.runs.managed_turns import RunTurns
-from spass.runs.service import Started
+from spass.runs.run import ManagedRun, RunRequest, StreamIdentity
+from spass.runs.service import Runs, Started
 from spass.store import idempotency
 from spass.store.idempotency import Claim, IdempotentRequest, StoredAnswer
 from spass.store.tenant_store import TenantStore
+
+CheckAgent: TypeAlias = Callable[[Scope, ManagedAgent], AgentSpec]
+"""Return the agent that runs for a managed agent now. Raise what refuses it: an unknown name, a right, a missing backend."""
 
 _ACQUIRE_DELAYS: Final = (0.2, 0.4, 0.8)
 
 
 class ManagedRuns:
-    """The runs that requests start. A process has one object of this class."""
+    """The runs of managed agents. A process has one object of this class. ``clock`` returns seconds since the epoch."""
 
-    def __init__(self, turns: RunTurns) -> None:
-        self._turns = turns
+    def __init__(self, check: CheckAgent, runs: Runs, clock: Clock = time.time) -> None:
+        self.check = check
+        self.clock = clock
+        self._runs = runs
 
     async def stream(
         self, scope: Scope, agent_id: ManagedAgentId, content: str, report: ReportError, request: IdempotentRequest | None = None
@@ -78,13 +93,13 @@ class ManagedRuns:
         store = scope.store
         agent = await read_agent(store, scope.caller.owner, agent_id)
         check_not_paused(agent)
-        self._turns.check(scope, agent)
-        if own_input is None and not agent.pending and await settle_lost(store, agent, self._turns.clock()):
+        self.check(scope, agent)
+        if own_input is None and not agent.pending and await settle_lost(store, agent, self.clock()):
             raise nothing_to_run()
         token = scope.caller.identity.token_id
-        run = new_run(agent, RunTrigger.RUN, token, self._turns.clock(), depth=scope.depth, own_input=own_input)
+        run = new_run(agent, RunTrigger.RUN, token, self.clock(), depth=scope.depth, own_input=own_input)
         try:
-            run = await start(store, agent, run, None, self._turns.clock(), claim)
+            run = await start(store, agent, run, None, self.clock(), claim)
         except SessionBusy as busy:
             await self.send_lost(scope, agent_id, RunId(str(busy.details["run_id"])))
             raise
@@ -97,33 +112,73 @@ class ManagedRuns:
         Raises:
             StorageUnavailable: the table does not answer.
         """
-        await send_lost(scope.store, agent_id, run_id, self._turns.clock())
+        await send_lost(scope.store, agent_id, run_id, self.clock())
+
+    async def open(
+        self, scope: Scope, agent: ManagedAgent, spec: AgentSpec, execution: Execution, report: ReportError
+    ) -> Started | FollowedStream:
+        """Begin the turn of a run, or follow the stream if another process has begun it. ``agent`` is as it was read right
+        before the run started, or later.
+
+        Raises:
+            SpassError: the turn was refused. The run has failed, unless it is executed again.
+        """
+        run = execution.run
+        try:
+            messages = await mailbox.pending(scope.store, agent)
+            texts = [*(message.content for message in messages), *([run.input] if run.input is not None else [])]
+            if not texts:
+                raise NothingToRun("The run had no input, and the mailbox no pending message.")
+            request = RunRequest(
+                "\n\n".join(texts),
+                agent.operator,
+                stream=StreamIdentity(run.id, stream_namespace=agent.stream_agent),
+                form=ManagedFormat(run.id, epoch_s(run.created_at)),
+                managed=ManagedRun(execution, messages),
+            )
+            stream = await self._runs.stream(scope, spec, request, report)
+        except Exception as failure:
+            error = failure if isinstance(failure, SpassError) else internal_error(failure)
+            await execution.fail(error, report(error))
+            raise error from failure
+        if isinstance(stream, RunResult):
+            raise InternalError("A run without an Idempotency-Key was recorded before.")
+        return stream
+
+    async def is_live(self, store: TenantStore, agent: ManagedAgent, run: Run) -> bool:
+        """Return whether a process executes ``run`` now, as far as the lease of its stream tells.
+
+        Raises:
+            StorageUnavailable: the table does not answer.
+        """
+        head = await read_head(store, stream_digest(agent.owner, agent.stream_agent, run.id))
+        return head is not None and head.is_live(self.clock())
 
     async def _start(
         self, scope: Scope, agent: ManagedAgent, content: str, report: ReportError, claim: Claim | None
     ) -> Started | FollowedStream:
-        spec = self._turns.check(scope, agent)
-        run = new_run(agent, RunTrigger.MESSAGE, scope.caller.identity.token_id, self._turns.clock(), depth=scope.depth)
-        await start(scope.store, agent, run, content, self._turns.clock(), claim)
+        spec = self.check(scope, agent)
+        run = new_run(agent, RunTrigger.MESSAGE, scope.caller.identity.token_id, self.clock(), depth=scope.depth)
+        await start(scope.store, agent, run, content, self.clock(), claim)
         agent = replace(agent, pending=agent.pending + 1)
         return await self._open(scope, agent, spec, run, report)
 
     async def _repeat(self, scope: Scope, agent: ManagedAgent, run: Run, report: ReportError) -> Started | FollowedStream:
         """Follow ``run``, or execute it if its process died before the turn was recorded."""
-        if run.status.is_final or await self._turns.is_live(scope.store, agent, run):
+        if run.status.is_final or await self.is_live(scope.store, agent, run):
             stream = await follow_run(scope, agent.id, run.id, None)
             if stream is None:
                 raise InternalError("A stream from its start has no last event.")
             return stream
-        spec = self._turns.check(scope, agent)
-        run = await begin(scope.store, run, self._turns.clock()) or run
+        spec = self.check(scope, agent)
+        run = await begin(scope.store, run, self.clock()) or run
         return await self._open(scope, agent, spec, run, report)
 
     async def _open(
         self, scope: Scope, agent: ManagedAgent, spec: AgentSpec, run: Run, report: ReportError
     ) -> Started | FollowedStream:
-        execution = Execution(scope.store, run, self._turns.clock, may_retry=False)
-        return await self._turns.open(scope.streaming, agent, spec, execution, report)
+        execution = Execution(scope.store, run, self.clock, may_retry=False)
+        return await self.open(scope.streaming, agent, spec, execution, report)
 
 
 async def _acquire(store: TenantStore, request: IdempotentRequest) -> Claim | StoredAnswer:

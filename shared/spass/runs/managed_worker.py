@@ -26,7 +26,7 @@ from spass.managed.runs import begin, load_run, settle_lost
 from spass.managed.sending import send_later, take_place, work_name
 from spass.managed.ticks import Ticks
 from spass.runs.log import ReportError
-from spass.runs.managed_turns import RunTurns
+from spass.runs.managed_runs import ManagedRuns
 from spass.runs.service import Started
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.identity import Caller, Tokens
@@ -65,8 +65,8 @@ class RunWorker:
     """The worker of the queue of runs. Its methods return True if the message is done, or False if the queue must deliver it
     again."""
 
-    def __init__(self, turns: RunTurns, ticks: Ticks, tokens: Tokens, bus: EventBus = EMPTY_BUS) -> None:
-        self._turns = turns
+    def __init__(self, runs: ManagedRuns, ticks: Ticks, tokens: Tokens, bus: EventBus = EMPTY_BUS) -> None:
+        self._runs = runs
         self._ticks = ticks
         self._tokens = tokens
         self._bus = bus
@@ -119,33 +119,33 @@ class RunWorker:
         """Return whether ``run`` was put back and its message comes later: what was delivered now is a repetition."""
         if run.begun_at is not None or run.due_at is None:
             return False
-        return self._turns.clock() < epoch_s(run.due_at) - _EARLY_SECONDS
+        return self._runs.clock() < epoch_s(run.due_at) - _EARLY_SECONDS
 
     async def _begin(self, work: _Work, agent: ManagedAgent, run: Run) -> _End:
         """Begin ``run``, or begin it again if its worker died, and execute it."""
         if run.status.is_final:
             return _End.OVER
-        store, now = work.store, self._turns.clock()
+        store, now = work.store, self._runs.clock()
         if run.attempts >= MAX_ATTEMPTS:
             return _End.OVER if await settle_lost(store, agent, now) else _End.AGAIN
-        if run.attempts and await self._turns.is_live(store, agent, run):
+        if run.attempts and await self._runs.is_live(store, agent, run):
             return _End.AGAIN
         begun = await begin(store, run, now)
         return await self._execute(work, agent, begun) if begun is not None else _End.AGAIN
 
     async def _execute(self, work: _Work, agent: ManagedAgent, run: Run) -> _End:
         store, report = work.store, work.report
-        execution = Execution(store, run, self._turns.clock, may_retry=True)
+        execution = Execution(store, run, self._runs.clock, may_retry=True)
         try:
             scope = self._scope(store, agent, run, work.deadline)
-            spec = self._turns.check(scope, agent)
+            spec = self._runs.check(scope, agent)
         except SpassError as error:
             await execution.fail(error, report(error))
             return _End.OVER if execution.is_over else _End.AGAIN
         execution.tally = scope.tally
         is_over = False
         with suppress(SpassError):  # the refused run has failed, or waits
-            stream = await self._turns.open(scope, agent, spec, execution, report)
+            stream = await self._runs.open(scope, agent, spec, execution, report)
             if not isinstance(stream, Started):  # another worker executes the run
                 stream.cancel()
                 return _End.AGAIN

@@ -1,4 +1,4 @@
-"""One run of an agent: the loop over its events, and its end.
+"""One run of an agent: what a request asks of it, the loop over its events, and its end.
 
 A run answers one message. It may take place in a conversation (a session), may be a stream that others can follow and stop, and
 may have participants in its commit. The recorder of the turn and the log read the events as they happen, so that what is
@@ -6,7 +6,7 @@ rendered, recorded and returned is the same.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
@@ -14,19 +14,24 @@ from typing import TYPE_CHECKING, Final, Self
 from spass.agents.engine import NOTHING_GIVEN, Engine
 from spass.agents.interrupt import StopSignal, interruptible
 from spass.agents.kinds.base import AgentContext
+from spass.agents.render.frames import EVENTS, RunFormat
 from spass.agents.spec import AgentSpec
 from spass.calls.scope import Scope
 from spass.core.errors import GATEWAY_STOPPED, InternalError, SpassError, StorageUnavailable, internal_error
 from spass.core.events import Event, Failed, Outcome, TurnFinished
+from spass.core.ids import AgentName, SessionId, WorkspaceId, random_suffix
 from spass.core.memory import Memory
+from spass.core.messages import Message
 from spass.core.run_result import RunResult, encode_run_result
 from spass.core.time import Deadline, now
-from spass.store.idempotency import Claim, StoredAnswer
+from spass.memory.operator import Operator
+from spass.store.idempotency import Claim, IdempotentRequest, StoredAnswer
 from spass.store.leases import renewing
 
 if TYPE_CHECKING:  # a question needs neither sessions nor the journal
     from spass.journal.head import StreamClaim
     from spass.managed.execution import Execution
+    from spass.managed.records import MailboxMessage
     from spass.runs.log import RunLog
     from spass.sessions.commit import Participant
     from spass.sessions.conversation import Conversation
@@ -38,22 +43,70 @@ _NO_ANSWER: Final = "The turn ended without an answer."
 
 
 @dataclass(frozen=True, slots=True)
+class StreamIdentity:
+    """The name of a stream that others can follow, and the hash of its request's body. ``stream_namespace`` takes the place of
+    the agent's name in the stream's identity."""
+
+    message_id: str
+    body_hash: str = ""
+    stream_namespace: AgentName | None = None
+
+    @classmethod
+    def of(cls, request: IdempotentRequest | None) -> Self:
+        """Return the identity of a stream whose client names none: its Idempotency-Key names it, or the name is random."""
+        return cls(request.digest, request.body_hash) if request is not None else cls(random_suffix())
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSession:
+    """The session of a chat. ``wanted`` is the id of a session, the client's own name for one, or None for a new one. A new
+    session begins with the messages ``earlier``. An archived one continues as its newest successor."""
+
+    wanted: str | None = None
+    earlier: tuple[Message, ...] = ()
+    title: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedRun:
+    """A run of a managed agent: its ``execution``, which a failure ends, and the messages that it has ``delivered`` when it
+    succeeds."""
+
+    execution: "Execution"
+    delivered: "Sequence[MailboxMessage]"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """A request that an agent answers ``message``. ``given`` is what the caller adds to the context; it is not stored.
+
+    ``session`` is that of a turn: an existing one by its id, that of a chat, or that of an operator, which its runs continue.
+    Without one, nothing is recorded. ``workspace`` is that which the client names for the session, if it names one.
+
+    A streamed turn can be followed, resumed and stopped as ``stream``, whose default is ``StreamIdentity.of``. ``form`` is its
+    format. ``managed`` is set if a managed agent runs.
+    """
+
+    message: str
+    session: SessionId | ChatSession | Operator | None = None
+    given: AgentContext = NOTHING_GIVEN
+    workspace: WorkspaceId | None = None
+    idempotency: IdempotentRequest | None = None
+    stream: StreamIdentity | None = None
+    form: RunFormat = EVENTS
+    managed: ManagedRun | None = None
+
+    @property
+    def operator(self) -> Operator | None:
+        return self.session if isinstance(self.session, Operator) else None
+
+
+@dataclass(frozen=True, slots=True)
 class RunAnswer:
     """The outcome of a run. ``replayed`` is True if an earlier attempt of the same request recorded it."""
 
     outcome: RunResult
     replayed: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """What a run does: ``agent`` answers ``message``. ``given`` is what the caller adds to the agent's context, and ``memory`` is
-    that of the operator that runs."""
-
-    agent: AgentSpec
-    message: str
-    given: AgentContext = NOTHING_GIVEN
-    memory: Memory | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +120,12 @@ class Turn:
 
 
 class Run:
-    """One run. ``execute`` does the work; ``start`` does it in a task, so that it continues when the client disconnects.
+    """One run of ``agent``. ``execute`` does the work; ``start`` does it in a task, so that it continues when the client
+    disconnects. ``memory`` is that of the operator that runs.
 
-    Without a ``turn``, nothing is recorded but the outcome, under the ``claim`` of a request with an Idempotency-Key. With a
+    Without a ``turn``, nothing is recorded but the result, under the ``claim`` of a request with an Idempotency-Key. With a
     ``log``, the run can be read while it lasts. A turn that is a stream can be followed and stopped, and is cut at ``deadline``:
-    what it did so far is recorded. A failure of a managed agent's run ends its ``execution``.
+    what it did so far is recorded. A failure of a managed agent's run ends its execution.
 
     ``error`` is the reason why the run was not recorded, if it was not.
     """
@@ -80,25 +134,27 @@ class Run:
         self,
         engine: Engine,
         scope: Scope,
-        work: Work,
+        agent: AgentSpec,
+        request: RunRequest,
         *,
+        memory: Memory | None = None,
         turn: Turn | None = None,
         claim: Claim | None = None,
         log: "RunLog | None" = None,
         deadline: Deadline | None = None,
-        execution: "Execution | None" = None,
     ) -> None:
         self.log = log
         self.error: SpassError | None = None
         self.conversation: Conversation | None = None
         self._engine = engine
         self._scope = scope
-        self._work = work
+        self._agent = agent
+        self._request = request
+        self._memory = memory
         self._turn = turn
         self._stream = turn.request.stream if turn is not None else None
         self._claim = claim
         self._deadline = deadline
-        self._execution = execution
         self._signal = StopSignal()
         self._has_begun = False
         self._begun = asyncio.Event()  # or ended
@@ -178,7 +234,7 @@ class Run:
         async with self._claim.held() if self._claim is not None else nullcontext():
             collected = Outcome()
             await self._follow(collected.add)
-            run = self._work.agent.run(self._scope.caller.request_id)
+            run = self._agent.run(self._scope.caller.request_id)
             outcome = RunResult.of(run, collected, self._scope.tally.total, now())
             if self._claim is not None:  # before the end is sent, which promises a replay
                 await self._claim.complete(StoredAnswer(encode_run_result(outcome), {}))
@@ -197,9 +253,22 @@ class Run:
                     return RunAnswer(recorded, replayed=True)
                 await self._follow(held.record, held)
                 self._outcome = outcome = held.finish()
-                joined = await JoinedWrites.of(turn.participants, outcome)
+                joined = await JoinedWrites.of(self._participants(turn), outcome)
             await held.commit(joined)
         return RunAnswer(outcome, replayed=False)
+
+    def _participants(self, turn: Turn) -> "Sequence[Participant]":
+        """Return what joins the commit of a turn: the end of its stream, and the success of a managed agent's run, too."""
+        log, managed = self.log, self._request.managed
+        if log is None or log.writer is None:
+            return turn.participants
+        if managed is None:
+            return [log, *turn.participants]
+        from spass.managed.run_end import RunSuccess
+
+        execution = managed.execution
+        success = RunSuccess(execution.store, execution.run, managed.delivered, log.text, execution.clock)
+        return [log, success, *turn.participants]
 
     async def _follow(self, record: Callable[[Event], object], conversation: "Conversation | None" = None) -> None:
         """Run the agent to its last event. ``record`` gets all events, and the log all but the last.
@@ -207,8 +276,10 @@ class Run:
         Raises:
             SpassError: the agent failed, or the stream may belong to another attempt.
         """
-        work = self._work
-        events = self._engine.run(self._scope, work.agent, work.message, conversation, given=work.given, memory=work.memory)
+        request = self._request
+        events = self._engine.run(
+            self._scope, self._agent, request.message, conversation, given=request.given, memory=self._memory
+        )
         if self._stream is not None:
             events = interruptible(events, signal=self._signal, deadline=self._deadline, tally=self._scope.tally)
         async with aclosing(events):
@@ -239,9 +310,9 @@ class Run:
                 is_unknown = isinstance(error, StorageUnavailable) or error is GATEWAY_STOPPED
                 await (stream.abandon() if is_unknown else stream.undo())
             return False
-        rendered, execution = log.report(error), self._execution
+        rendered, managed = log.report(error), self._request.managed
         # End the run first: a reader who learns of the failure may start it again. A run that will begin anew shows no failure.
-        if execution is not None and await execution.fail(error, rendered) and not log.events and stream is not None:
+        if managed is not None and await managed.execution.fail(error, rendered) and not log.events and stream is not None:
             await stream.undo()
             return False
         if not await log.fail(rendered):

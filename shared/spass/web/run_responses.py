@@ -14,7 +14,7 @@ from spass.agents.spec import AgentSpec
 from spass.core.event_task import EventTask
 from spass.core.ids import AgentName
 from spass.core.run_result import RunResult
-from spass.runs.request import ChatSession, RunRequest
+from spass.runs.run import ChatSession, RunRequest
 from spass.tenancy.response_model import ResponseModel
 from spass.web.disconnect import run_for_client
 from spass.web.exchange import Exchange, render_cost_headers

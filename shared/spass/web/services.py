@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from spass.rag.write.writer import Writer
     from spass.redaction.redactor import Redactor
     from spass.runs.managed_runs import ManagedRuns
-    from spass.runs.managed_turns import RunTurns
     from spass.runs.managed_worker import RunWorker
     from spass.runs.service import Runs
     from spass.sandbox.tenant_function import TenantFunction
@@ -419,22 +418,16 @@ class Services:
         return Ticks(lambda: self.schedules, time.time)
 
     @cached_property
-    def run_turns(self) -> "RunTurns":
-        from spass.runs.managed_turns import RunTurns
-
-        return RunTurns(self.managed_agents.check, self.runs.turns)
-
-    @cached_property
     def managed_runs(self) -> "ManagedRuns":
         from spass.runs.managed_runs import ManagedRuns
 
-        return ManagedRuns(self.run_turns)
+        return ManagedRuns(self.managed_agents.check, self.runs)
 
     @cached_property
     def run_worker(self) -> "RunWorker":
         from spass.runs.managed_worker import RunWorker
 
-        return RunWorker(self.run_turns, self.ticks, self.tokens, self.bus)
+        return RunWorker(self.managed_runs, self.ticks, self.tokens, self.bus)
 
     @cached_property
     def compaction_jobs(self) -> "CompactionJobs":

@@ -15,7 +15,7 @@ from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCal
 from spass.models.errors import AttemptFailed
 from spass.models.router import Router
 from spass.models.types import ChatDelta
-from spass.runs.run import Run, Work
+from spass.runs.run import Run, RunRequest
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.model import Answer, ScriptedModel
@@ -91,7 +91,7 @@ class EngineHarness:
     async def chat(self, scope: Scope, agent: AgentSpec, message: str) -> Reply:
         """Return the reply to a message outside of a session."""
         self.engine.check(scope, agent)
-        return Reply.of((await Run(self.engine, scope, Work(agent=agent, message=message)).execute()).outcome)
+        return Reply.of((await Run(self.engine, scope, agent, RunRequest(message)).execute()).outcome)
 
     def will_say(self, *answers: Message | ChatDelta | AttemptFailed) -> None:
         self.answers += answers

@@ -3,7 +3,7 @@
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from spass.runs.job_card import MAX_ACCEPTANCE_LINES, MAX_FILES, JobCard
+from spass.runs.chat_body import MAX_ACCEPTANCE_LINES, MAX_FILES, JobCard
 
 
 def test_parts_that_a_card_lacks_are_left_out() -> None:

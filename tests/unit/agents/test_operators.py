@@ -15,8 +15,8 @@ from spass.core.messages import FinishReason, Json, Message, Role, ToolCall
 from spass.core.run_result import AgentRun, RunResult
 from spass.memory.operator import Operator
 from spass.memory.state import read_state
-from spass.runs.operators import OperatorCommit
 from spass.sessions.hold import TurnRequest
+from spass.sessions.operators import OperatorCommit
 from spass.testing.aws import MemoryAws
 from tests.simulated.scripted_turns import ShortenHistory
 from tests.unit.sessions.conftest import SessionsHarness, responder

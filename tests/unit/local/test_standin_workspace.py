@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from local.standin.wire import Completion, complete
-from spass.runs.job_card import JobCard
+from spass.runs.chat_body import JobCard
 
 READ: Final = ("read_file", "list_directory", "search_files")
 EDIT: Final = (*READ, "aider_edit")

@@ -130,16 +130,9 @@ class ManagedStore:
         return [item for item in self.aws.table.items() if item["pk"] == partition]
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """The text that a stream shows."""
-
-    text: str
-
-
 def success(store: TenantStore, run: Run, content: str, delivered: Sequence[MailboxMessage], now: float) -> RunSuccess:
     """Return the end of ``run``, which has answered ``content``."""
-    return RunSuccess(store, run, delivered, Shown(content), lambda: now)
+    return RunSuccess(store, run, delivered, content, lambda: now)
 
 
 def outcome() -> RunResult:

@@ -14,7 +14,7 @@ from spass.core.messages import Json
 from spass.core.run_result import AgentRun, RunResult
 from spass.journal.frames import Frame
 from spass.runs.log import RunLog
-from spass.runs.run import Run, RunAnswer, Turn, Work
+from spass.runs.run import Run, RunAnswer, RunRequest, Turn
 from spass.sessions.commit import Participant
 from spass.sessions.hold import TurnRequest
 from spass.sessions.service import Sessions
@@ -74,5 +74,5 @@ def start_turn(
     spec = AgentSpec(name=request.run.agent, model=request.run.model)
     log = RunLog(scope, request.run, form, form.report, lambda: 0.0)
     turn = Turn(sessions, request, turn_id, tuple(participants))
-    run = Run(ScriptedEngine(respond), scope, Work(agent=spec, message=request.message), turn=turn, log=log)
+    run = Run(ScriptedEngine(respond), scope, spec, RunRequest(request.message), turn=turn, log=log)
     return ScriptedTurn(run.start(), form.events, turn_id)
