@@ -26,8 +26,7 @@ from functions.agents.chat import router
 from spass.core.bus import EVENT_TYPES, EventBus, EventType
 from spass.core.bus_events import BusEvent
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCallDelta
-from spass.metering.telemetry import Telemetry
-from spass.metering.traces import Traces
+from spass.metering.telemetry import Telemetry, Traces
 from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.aws import MemoryAws
 from spass.testing.gateway import ScriptedServices, gateway_client

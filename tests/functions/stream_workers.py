@@ -72,7 +72,7 @@ async def _run_in_loop(work: Callable[[Unpack[Ts]], T], *args: *Ts, **_: object)
 def virtual_time() -> Iterator[asyncio.AbstractEventLoop]:
     """Yield a loop with virtual time, in which nothing runs in a thread. Cancel what still runs at the end."""
     token = CALL_PLAN.set(Steps())
-    threads = patch("spass.calls.worker_thread._thread", _InLoop()), patch("anyio.to_thread.run_sync", _run_in_loop)
+    threads = patch("spass.core.tasks._thread", _InLoop()), patch("anyio.to_thread.run_sync", _run_in_loop)
     try:
         with threads[0], threads[1], asyncio.Runner(loop_factory=VirtualLoop) as runner:
             yield runner.get_loop()

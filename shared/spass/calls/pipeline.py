@@ -9,15 +9,14 @@ from typing import Final, Literal
 from spass.calls.admission import Admission, CallReservation
 from spass.calls.defence import MAX_CHARACTERS, sanitize_request
 from spass.calls.embedding import embed_texts
-from spass.calls.model_round_trip import model_round_trip
 from spass.calls.recorder import RecordedCall, Recorder, record_call
-from spass.calls.reply_redaction import ReplyRedactor, build_redactor
+from spass.calls.reply_redaction import ReplyRedactor, build_redactor, model_round_trip
 from spass.calls.scope import MAX_CALLER_DEPTH, Scope
 from spass.calls.text_calls import text_call_reader
-from spass.calls.worker_thread import run_in_worker_thread
 from spass.core.cost import Cost, CostSource
 from spass.core.errors import InvalidRequest, ModelNotAllowed, RecursionDepthExceeded, SpassError, UpstreamError
 from spass.core.messages import NO_TOKENS, TokenUsage
+from spass.core.tasks import run_in_worker_thread
 from spass.metering.audit import CallKind
 from spass.metering.pricing import price
 from spass.models.attempt import estimate_tokens, expected_usage

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 from typing import Final, TypeAlias
 
 from spass.core.errors import StorageUnavailable, TurnLost
-from spass.core.event_task import EventTask
 from spass.core.ids import SessionId
+from spass.core.tasks import EventTask
 from spass.core.time import Clock
 from spass.journal.chunks import Chunk
 from spass.journal.frames import EventId, Frame

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Final
 
 from spass.core.errors import SpassError, StorageUnavailable
-from spass.core.event_task import EventList
 from spass.core.ids import SessionId, random_suffix
+from spass.core.tasks import EventList
 from spass.core.time import Clock
 from spass.journal.chunks import Chunk, split
 from spass.journal.frames import Frame

@@ -7,8 +7,8 @@ from typing import Final, Literal
 
 from spass.calls.scope import Scope
 from spass.core.errors import StorageUnavailable, StreamNotFound, TurnLost
-from spass.core.event_task import EventTask
 from spass.core.ids import ManagedAgentId, RunId
+from spass.core.tasks import EventTask
 from spass.journal.follower import FIRST_POLL_SECONDS, FIRST_POLLS, POLL_SECONDS, FollowedStream, StreamRestarted, follow
 from spass.journal.frames import EventId, Frame
 from spass.journal.head import StopState, StreamHead, read_head, request_stop, stream_digest

@@ -1,10 +1,12 @@
 """Record every model and tool call: caller, model or tool, status and cost, but no text."""
 
+import os
 from asyncio import CancelledError
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Final
 
 from spass.core.cost import NO_COST, Cost, decimal_text
@@ -14,7 +16,6 @@ from spass.core.jobs import AccountCall
 from spass.core.messages import NO_TOKENS, Json, TokenUsage
 from spass.core.time import Timestamp, epoch_s, now
 from spass.metering import usage
-from spass.metering.shards import ShardChooser
 from spass.redaction.log import write_line
 from spass.store import keys
 from spass.store.table import TTL, ConditionFailed, TransactionFailed
@@ -27,7 +28,8 @@ OK: Final = "ok"
 CANCELLED: Final = "cancelled"
 FAILED: Final = "internal_error"
 
-_shards: Final = ShardChooser()
+SHARDS: Final = 16
+"""Rows that count the calls of one agent, model and user on one day: DynamoDB cancels concurrent transactions on a row."""
 
 
 def status_of(error: BaseException) -> str:
@@ -75,6 +77,33 @@ class AuditRecord:
     finish_reason: str | None = None
 
 
+class ShardChooser:
+    """Choose the rows of one process: always the same one, so that there are few rows, and the next ones for concurrent
+    writes."""
+
+    def __init__(self) -> None:
+        self._in_use: set[int] = set()
+
+    @cached_property
+    def _preferred(self) -> int:
+        return os.urandom(1)[0] % SHARDS
+
+    @contextmanager
+    def choose(self) -> Iterator[int]:
+        """Yield the number of a row to which this process is not writing, or a random one if it is writing to all of them."""
+        in_order = ((self._preferred + offset) % SHARDS for offset in range(SHARDS))
+        shard = next((shard for shard in in_order if shard not in self._in_use), None)
+        if shard is None:
+            yield os.urandom(1)[0] % SHARDS
+            return
+        self._in_use.add(shard)
+        try:
+            yield shard
+        finally:
+            self._in_use.discard(shard)
+
+
+_shards: Final = ShardChooser()
 _PLAIN_FIELDS: Final = [name for name in AuditRecord.__dataclass_fields__ if name not in ("usage", "usage_estimated", "cost")]
 
 

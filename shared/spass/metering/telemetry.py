@@ -1,4 +1,4 @@
-"""Telemetry: one line of the log for each END event, and metrics of CloudWatch in the same line.
+"""Telemetry: a line of the log for each END event, with metrics of CloudWatch in it, and a trace for each agent turn.
 
 CloudWatch reads the metrics from the line (the embedded metric format), so no call of an API is needed:
 https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/CloudWatch_Embedded_Metric_Format_Specification.html
@@ -8,17 +8,37 @@ bound: the model, the tool or the kind of agent. Tenants, agents and sessions ar
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from decimal import Decimal
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from spass.core.bus import AGENT_TURN_END, INFERENCE_END, TOOL_CALL_END, EventBus, EventType
-from spass.core.bus_events import BusEvent
+from spass.core.bus import (
+    AGENT_TURN_END,
+    AGENT_TURN_START,
+    INFERENCE_END,
+    INFERENCE_START,
+    TOOL_CALL_END,
+    TOOL_CALL_START,
+    EventBus,
+    EventType,
+)
+from spass.core.bus_events import AgentTurnEnd, AgentTurnStart, BusEvent, InferenceEnd, InferenceStart, ToolCallEnd, ToolCallStart
+from spass.core.ids import RequestId
 from spass.core.messages import Json
 from spass.core.time import Timestamp
 from spass.metering import audit
 from spass.redaction.log import write_line
+
+MAX_OPEN_TURNS: Final = 1000
+"""Open turns that a process remembers. A further one replaces the oldest, so that turns without an END cannot fill the memory."""
+
+MAX_SPANS: Final = 500
+"""Spans of one line. CloudWatch accepts lines of 256 KB; a span has about 250 bytes."""
+
+_Start: TypeAlias = InferenceStart | ToolCallStart
+_End: TypeAlias = InferenceEnd | ToolCallEnd
+_COMMON_FIELDS: Final = frozenset(BusEvent.__dataclass_fields__)
 
 WriteLine: TypeAlias = Callable[[Mapping[str, Json]], None]
 E = TypeVar("E", bound=BusEvent)
@@ -57,7 +77,7 @@ class Telemetry:
             "at": event.at,
             "level": "info",
             "event": event_type.name,
-            **event_fields(event),
+            **_event_fields(event),
             "failed": int(status not in (audit.OK, audit.CANCELLED)),
         }
         metrics = _OF_TYPE[event_type.name]
@@ -67,13 +87,13 @@ class Telemetry:
         self._write(line)
 
 
-def event_fields(event: BusEvent) -> dict[str, Json]:
+def _event_fields(event: BusEvent) -> dict[str, Json]:
     """Return the fields of ``event`` as JSON. Amounts of money are numbers; the audit has the exact ones."""
     values = {field.name: getattr(event, field.name) for field in fields(event)}
     return {name: float(value) if isinstance(value, Decimal) else value for name, value in values.items()}
 
 
-def epoch_ms(at: Timestamp) -> int:
+def _epoch_ms(at: Timestamp) -> int:
     """Return the Unix millisecond of ``at``."""
     return round(datetime.fromisoformat(at).timestamp() * 1000)
 
@@ -81,4 +101,108 @@ def epoch_ms(at: Timestamp) -> int:
 def _metric_metadata(namespace: str, metrics: _Metrics, at: Timestamp) -> Json:
     definitions: list[Json] = [{"Name": name, "Unit": unit} for name, unit in metrics.units.items()]
     directive: dict[str, Json] = {"Namespace": namespace, "Dimensions": [[metrics.dimension]], "Metrics": definitions}
-    return {"Timestamp": epoch_ms(at), "CloudWatchMetrics": [directive]}
+    return {"Timestamp": _epoch_ms(at), "CloudWatchMetrics": [directive]}
+
+
+class _TurnKey(NamedTuple):
+    """A request, or a call of it, makes at most one turn at a time."""
+
+    request_id: RequestId
+    parent_request_id: RequestId
+
+
+@dataclass(slots=True)
+class _Span:
+    start: _Start
+    end: _End | None = None
+
+
+@dataclass(slots=True)
+class _Turn:
+    start: AgentTurnStart
+    spans: dict[RequestId, _Span] = field(default_factory=dict)
+    dropped_spans: int = 0
+
+
+class Traces:
+    """Write one line for each turn when it ends.
+
+    A call belongs to the turn that made it, or to the turn of the call that made it. A turn within another turn has its own line,
+    whose ``parent_request_id`` is the id of a span of the other one. Calls outside a turn have no trace.
+    """
+
+    def __init__(self, write: WriteLine = write_line, *, max_turns: int = MAX_OPEN_TURNS, max_spans: int = MAX_SPANS) -> None:
+        self._write = write
+        self._max_turns = max_turns
+        self._max_spans = max_spans
+        self._turns: dict[_TurnKey, _Turn] = {}
+        self._turn_of_call: dict[RequestId, _TurnKey] = {}
+
+    def subscribe(self, bus: EventBus) -> None:
+        """Trace the turns of ``bus``."""
+        bus.subscribe(AGENT_TURN_START, self._begin_turn)
+        bus.subscribe(INFERENCE_START, self._begin_call)
+        bus.subscribe(TOOL_CALL_START, self._begin_call)
+        bus.subscribe(INFERENCE_END, self._end_call)
+        bus.subscribe(TOOL_CALL_END, self._end_call)
+        bus.subscribe(AGENT_TURN_END, self._end_turn)
+
+    def _begin_turn(self, start: AgentTurnStart) -> None:
+        self._forget(_key(start))
+        if len(self._turns) >= self._max_turns:
+            self._forget(next(iter(self._turns)))
+        self._turns[_key(start)] = _Turn(start)
+
+    def _begin_call(self, start: _Start) -> None:
+        key = _key(start)
+        if key not in self._turns and start.parent_request_id in self._turn_of_call:
+            key = self._turn_of_call[start.parent_request_id]
+        if (turn := self._turns.get(key)) is None:
+            return
+        if len(turn.spans) >= self._max_spans:
+            turn.dropped_spans += 1
+            return
+        turn.spans[start.call_id] = _Span(start)
+        self._turn_of_call[start.call_id] = key
+
+    def _end_call(self, end: _End) -> None:
+        if (key := self._turn_of_call.get(end.call_id)) is not None:
+            self._turns[key].spans[end.call_id].end = end
+
+    def _end_turn(self, end: AgentTurnEnd) -> None:
+        if (turn := self._forget(_key(end))) is None:
+            return  # the turn began before the subscription, or was dropped
+        began_ms = _epoch_ms(turn.start.at)
+        spans: list[Json] = [_span(span, began_ms) for span in turn.spans.values()]
+        line: dict[str, Json] = {
+            "at": end.at,
+            "level": "info",
+            "event": "trace",
+            **_event_fields(end),
+            "started_at": turn.start.at,
+            "input_chars": turn.start.input_chars,
+            "spans": spans,
+            "dropped_spans": turn.dropped_spans,
+        }
+        self._write(line)
+
+    def _forget(self, key: _TurnKey) -> _Turn | None:
+        turn = self._turns.pop(key, None)
+        for call_id in turn.spans if turn else ():
+            del self._turn_of_call[call_id]
+        return turn
+
+
+def _key(event: BusEvent) -> _TurnKey:
+    return _TurnKey(event.request_id, event.parent_request_id)
+
+
+def _span(span: _Span, began_ms: int) -> dict[str, Json]:
+    """Return a span: its type, its ids, the milliseconds between the start of the turn and its own, and the fields of its END."""
+    fields_of_end = _event_fields(span.end or span.start)
+    return {
+        "type": "inference" if isinstance(span.start, InferenceStart) else "tool_call",
+        "parent_id": span.start.parent_request_id,
+        "start_ms": _epoch_ms(span.start.at) - began_ms,
+        **{name: value for name, value in fields_of_end.items() if name not in _COMMON_FIELDS},
+    }

@@ -1,9 +1,13 @@
 """List the model providers: each name that ``gateway.yaml`` may use as ``provider``, with its class.
 
-The list has the paths of the classes: ``llm.providers`` imports a class at its first use.
+The list has the paths of the classes: ``make_provider`` imports a class at its first use, to keep cold starts short.
 """
 
-from typing import Final, NamedTuple
+from importlib import import_module
+from typing import Final, NamedTuple, cast
+
+from spass.models.types import Provider
+from spass.tenancy.config import BackendConfig
 
 
 class ProviderEntry(NamedTuple):
@@ -28,3 +32,9 @@ PROVIDERS: Final[dict[str, ProviderEntry]] = {
 }
 DEFAULT_PROVIDER: Final = "ollama"
 """The provider of models whose names match no ``model_prefixes``."""
+
+
+def make_provider(backend: BackendConfig, key: str | None) -> Provider:
+    """Return a provider that calls ``backend`` with ``key``."""
+    module, name = PROVIDERS[backend.provider].class_path.split(":")
+    return cast(Provider, getattr(import_module(module), name)(backend, key))

@@ -27,7 +27,7 @@ from spass.models.errors import (
     BackendUnsupported,
 )
 from spass.models.pool import KeyOf, ProviderOf, ProviderPool
-from spass.models.providers import make_provider
+from spass.models.provider_registry import make_provider
 from spass.models.retries import RetrySchedule, Timing
 from spass.models.strategies import STRATEGIES
 from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest

@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 from typing import Literal
 
 from spass.calls.scope import Scope
-from spass.core.event_task import EventTask
 from spass.core.ids import AgentName
+from spass.core.tasks import EventTask
 from spass.journal.follower import FollowedStream, Follower, StreamRestarted, follow
 from spass.journal.frames import EventId, Frame
 from spass.journal.head import request_stop, stream_digest

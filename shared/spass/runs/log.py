@@ -13,10 +13,10 @@ from spass.agents.render.events import StreamName
 from spass.agents.render.frames import RunFormat, StreamRenderer
 from spass.calls.scope import Scope
 from spass.core.errors import SpassError
-from spass.core.event_task import EventList
 from spass.core.events import Event
 from spass.core.messages import Json
 from spass.core.run_result import AgentRun, RunResult
+from spass.core.tasks import EventList
 from spass.core.time import Clock
 from spass.journal.deletion import remove_if_session_is_deleted
 from spass.journal.frames import EventId, Frame

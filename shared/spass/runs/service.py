@@ -17,9 +17,9 @@ from spass.agents.engine import Engine
 from spass.agents.spec import AgentSpec
 from spass.calls.scope import Scope
 from spass.core.errors import SessionBusy, TurnLost
-from spass.core.event_task import EventTask
 from spass.core.ids import AgentName, SessionId, UserId, new_id
 from spass.core.run_result import RunResult, decode_run_result
+from spass.core.tasks import EventTask
 from spass.core.time import Clock
 from spass.memory.operator import Operator
 from spass.runs.run import ChatSession, Run, RunAnswer, RunRequest, StreamIdentity, Turn

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from spass.calls.scope import Scope
-from spass.calls.worker_thread import run_in_worker_thread
 from spass.core.errors import (
     CompactionInProgress,
     IdempotencyInProgress,
@@ -22,6 +21,7 @@ from spass.core.ids import AgentName, SessionId, WorkspaceId, id_pattern, new_id
 from spass.core.messages import Message
 from spass.core.paging import decode_cursor, fill_page
 from spass.core.run_result import RunResult
+from spass.core.tasks import run_in_worker_thread
 from spass.core.time import Clock, timestamp
 from spass.memory.operator import Operator
 from spass.sessions.conversation import Conversation

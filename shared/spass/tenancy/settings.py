@@ -19,13 +19,21 @@ from spass.redaction.log import write_line
 from spass.store.keys import tenant_config, tenant_limit
 from spass.tenancy.config import GatewayConfig, TenantConfig, TenantLimits
 from spass.tenancy.response_model import LEAVE_OUT_IF_EMPTY, ResponseModel
-from spass.tenancy.stored_settings import KEYS, ConfigValues, SettingRules, StoredSettings, settings_update, to_json_number
+from spass.tenancy.stored_settings import (
+    KEYS,
+    ConfigValues,
+    NoteResult,
+    SettingRules,
+    StoredSettings,
+    append_note,
+    settings_update,
+    to_json_number,
+)
 
 if TYPE_CHECKING:
     from spass.store.swap import Participant
     from spass.store.tenant_store import TenantStore
     from spass.store.writes import Item
-    from spass.tenancy.memory_notes import NoteResult
 
 FRESH_SECONDS: Final = 30.0
 """Seconds for which cached settings are used. A reply may itself be two seconds old, so every process knows a change after a
@@ -157,7 +165,7 @@ class Cascade:
 
     async def append_memory(
         self, store: "TenantStore", note: str, participant: "Participant[NoteResult]", deadline: Deadline
-    ) -> "NoteResult":
+    ) -> NoteResult:
         """Append ``note``, one line, to the memory in force, in one transaction with the participant's writes. This process uses
         it from now on. Two concurrent writers do not lose each other's notes.
 
@@ -166,14 +174,13 @@ class Cascade:
             StorageUnavailable: the table does not answer, or other writers won every race until the deadline.
             SpassError: the participant refuses the write.
         """
-        from spass.tenancy.memory_notes import append
 
         def get_memory(item: "Item | None") -> str | None:
             return self._merge(store.tenant, self._rules.parse_item(item)).config.memory
 
         started = self._clock()
         try:
-            result, item = await append(store, note, get_memory, participant, deadline)
+            result, item = await append_note(store, note, get_memory, participant, deadline)
         except (StorageUnavailable, asyncio.CancelledError):
             self._expire_cache(store.tenant)
             raise

@@ -1,13 +1,13 @@
-"""The settings that a tenant stored: the item in the table, and the checks of a change.
+"""The settings that a tenant stored: the item in the table, the checks of a change, and the notes in the setting ``memory``.
 
 Each setting is an attribute of its own, so changes of different settings do not undo each other. ``version`` grows with every
 change, so that a reader never goes back to an older state, in whatever order replies arrive.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BeforeValidator, PlainSerializer, ValidationError, WithJsonSchema
 
@@ -15,14 +15,19 @@ from spass.core.errors import InvalidRequest
 from spass.core.ids import TenantId
 from spass.core.messages import Json
 from spass.core.text_checks import did_you_mean
+from spass.core.time import Deadline
 from spass.store.keys import tenant_config
-from spass.store.writes import Item, Update, Value
-from spass.tenancy.config import GatewayConfig, TenantDefaults
+from spass.store.writes import ITEM_ABSENT, Equals, Item, Update, Value
+from spass.tenancy.config import MAX_MEMORY_BYTES, GatewayConfig, TenantDefaults
 from spass.tenancy.config_checks import find_unknown_names
 from spass.tenancy.response_model import ResponseModel
 from spass.tenancy.scalars import Money
 from spass.tenancy.validation_messages import explain_error
 from spass.tenancy.yaml_source import Loc, format_loc
+
+if TYPE_CHECKING:
+    from spass.store.swap import Participant, Swap
+    from spass.store.tenant_store import TenantStore
 
 KEYS: Final = tuple(TenantDefaults.model_fields)
 _MAX_REPORTED: Final = 20
@@ -115,7 +120,7 @@ class SettingRules:
         values = _keep_valid(attributes)
         if unknown := {loc[0] for loc, _ in find_unknown_names(values, self._config, self._tool_names)}:
             values = _keep_valid({key: value for key, value in attributes.items() if key not in unknown})
-        return StoredSettings(read_version(item), values, tuple(sorted(attributes.keys() - values.model_fields_set)))
+        return StoredSettings(_read_version(item), values, tuple(sorted(attributes.keys() - values.model_fields_set)))
 
 
 def settings_update(tenant: TenantId, changes: Mapping[str, Json], checked: TenantDefaults) -> Update:
@@ -148,7 +153,60 @@ def _invalid_request(problems: Sequence[tuple[Loc, str]]) -> InvalidRequest:
     )
 
 
-def read_version(item: Item) -> int:
+def _read_version(item: Item) -> int:
     """Return the number of changes to ``item``."""
     version = item.get("version")
     return version if isinstance(version, int) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class NoteResult:
+    """The size of the memory after a note, in bytes of UTF-8."""
+
+    memory_size_bytes: int
+
+
+def append_line(memory: str | None, note: str) -> str:
+    """Return ``memory`` with ``note`` as its last line.
+
+    Raises:
+        InvalidRequest: the memory would exceed ``MAX_MEMORY_BYTES``.
+    """
+    lines = f"{memory.rstrip()}\n{note}" if memory and memory.strip() else note
+    if (size := len(lines.encode())) > MAX_MEMORY_BYTES:
+        raise InvalidRequest(
+            f"The memory may have {MAX_MEMORY_BYTES} bytes; with this note it would have {size}. Write a shorter note, or ask an "
+            "administrator to shorten the memory (PUT /v1/tenant/config with a new memory).",
+            param="note",
+        )
+    return lines
+
+
+async def append_note(
+    store: "TenantStore",
+    note: str,
+    get_memory: Callable[[Item | None], str | None],
+    participant: "Participant[NoteResult]",
+    deadline: Deadline,
+) -> tuple[NoteResult, Item]:
+    """Append ``note`` to the memory in force, which ``get_memory`` reads from the tenant's item. Return the result and the item.
+
+    The write is conditional on the item that was read, so concurrent notes are not lost. Raise what ``Cascade.append_memory``
+    raises.
+    """
+    from spass.store.swap import Swap, swap  # imported here because few processes append notes
+
+    key = tenant_config(store.tenant)
+    after: Item = {}
+
+    async def attempt() -> "Swap[NoteResult]":
+        nonlocal after
+        before = await store.table.get(key)
+        memory = append_line(get_memory(before), note)
+        version = _read_version(before or {})
+        changed: Item = {"memory": memory, "version": version + 1}
+        after = {**(before or {}), **changed}
+        unchanged = ITEM_ABSENT if before is None else Equals("version", version)
+        return Swap(NoteResult(len(memory.encode())), Update(key, set=changed, when=unchanged))
+
+    return await swap(store, attempt, deadline, participant), after

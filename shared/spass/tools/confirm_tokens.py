@@ -28,7 +28,7 @@ from spass.store.table import TTL, ConditionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Put, Write
 from spass.tenancy.identity import Caller
-from spass.tenancy.memory_notes import NoteResult
+from spass.tenancy.stored_settings import NoteResult
 
 WriteResult: TypeAlias = WriteAnswer | Document | NoteResult | bool
 """The result of a confirmed write. A ``bool`` says whether something was deleted."""

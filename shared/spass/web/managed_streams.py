@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from spass.agents.render.managed_frames import failed_run_frames
 from spass.core.errors import NoBackendAvailable, SpassError, UpstreamUnreachable
-from spass.core.event_task import EventTask
 from spass.core.ids import ManagedAgentId, RunId
+from spass.core.tasks import EventTask
 from spass.managed.following import follow_run
 from spass.web.errors import error_response
 from spass.web.exchange import Exchange

@@ -11,9 +11,9 @@ from starlette.types import Receive
 from spass.agents.render.frames import EventFormat
 from spass.agents.responses import Reply
 from spass.agents.spec import AgentSpec
-from spass.core.event_task import EventTask
 from spass.core.ids import AgentName
 from spass.core.run_result import RunResult
+from spass.core.tasks import EventTask
 from spass.runs.run import ChatSession, RunRequest
 from spass.tenancy.response_model import ResponseModel
 from spass.web.disconnect import run_for_client

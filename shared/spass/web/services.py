@@ -459,8 +459,7 @@ class Services:
 
         bus = EventBus(report)
         if self.settings.telemetry or self.settings.metrics_namespace:
-            from spass.metering.telemetry import Telemetry
-            from spass.metering.traces import Traces
+            from spass.metering.telemetry import Telemetry, Traces
 
             Telemetry(self.settings.metrics_namespace).subscribe(bus)
             Traces().subscribe(bus)

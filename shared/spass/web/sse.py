@@ -14,9 +14,9 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from spass.core.errors import GATEWAY_STOPPED, InternalError, SpassError, StorageUnavailable, internal_error
-from spass.core.event_task import EventList, EventTask
 from spass.core.ids import RequestId
 from spass.core.messages import Json
+from spass.core.tasks import EventList, EventTask
 from spass.journal.frames import EventId, Frame, json_frame
 from spass.redaction.log import failure_line, write_line
 from spass.redaction.text import redact

@@ -11,9 +11,9 @@ from starlette.responses import Response, StreamingResponse
 
 from spass.agents.render.frames import failure_frames
 from spass.core.errors import GATEWAY_STOPPED, InternalError, InvalidRequest, SpassError, StorageUnavailable
-from spass.core.event_task import EventList
 from spass.core.ids import AgentName
 from spass.core.messages import Json
+from spass.core.tasks import EventList
 from spass.journal.follower import FollowedStream
 from spass.journal.frames import EventId, Frame
 from spass.redaction.log import failure_line, write_line

@@ -10,8 +10,8 @@ import pytest
 
 from spass.aws.clients import Aws
 from spass.core.errors import SpassError, StorageUnavailable, TurnLost
-from spass.core.event_task import EventList
 from spass.core.ids import AgentName, SessionId, UserId, new_id
+from spass.core.tasks import EventList
 from spass.core.time import now_s
 from spass.journal import follower, writer
 from spass.journal.follower import follow

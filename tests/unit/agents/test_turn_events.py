@@ -22,8 +22,7 @@ from spass.core.errors import StorageUnavailable, UpstreamError
 from spass.core.events import Failed, TurnFinished
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId, new_id
 from spass.core.messages import FinishReason, Json, TokenUsage, ToolCallDelta
-from spass.metering.telemetry import Telemetry
-from spass.metering.traces import Traces
+from spass.metering.telemetry import Telemetry, Traces
 from spass.models.errors import BackendUnavailable
 from spass.models.router import Router
 from spass.models.types import CallContext, ChatDelta, ChatRequest

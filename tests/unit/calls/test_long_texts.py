@@ -11,7 +11,7 @@ import pytest
 
 from bench.texts import ALPHABET, OPERATIONS, measure_seconds, repeat_to_length
 from spass.calls.datamark import remove_marks
-from spass.calls.worker_thread import MIN_THREAD_CHARACTERS, run_in_worker_thread
+from spass.core.tasks import MIN_THREAD_CHARACTERS, run_in_worker_thread
 from tests.sampling import sampled
 
 pytestmark = pytest.mark.anyio

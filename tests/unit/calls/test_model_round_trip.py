@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.calls.model_round_trip import model_round_trip
+from spass.calls.reply_redaction import model_round_trip
 from spass.calls.text_cleaning import clean_text
 from spass.redaction.detector import SecretSet
 from spass.redaction.stream import redact_secrets

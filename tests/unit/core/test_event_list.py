@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from spass.core.event_task import EventList
+from spass.core.tasks import EventList
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from spass.core.event_task import EventTask
+from spass.core.tasks import EventTask
 
 pytestmark = pytest.mark.anyio
 

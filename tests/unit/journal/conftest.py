@@ -8,8 +8,8 @@ from typing import Final, TypeVar
 
 import pytest
 
-from spass.core.event_task import EventList
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
+from spass.core.tasks import EventList
 from spass.journal.chunks import Chunk
 from spass.journal.follower import Follower, follow
 from spass.journal.frames import EventId, Frame

@@ -19,7 +19,7 @@ from spass.core.bus_events import AgentTurnEnd, AgentTurnStart, InferenceEnd, In
 from spass.core.ids import RequestId, TenantId
 from spass.core.messages import FinishReason, Json
 from spass.core.time import timestamp
-from spass.metering.traces import Traces
+from spass.metering.telemetry import Traces
 
 
 class TracedWork:

@@ -12,8 +12,7 @@ from spass.core.errors import InvalidRequest, StorageUnavailable
 from spass.core.ids import AgentName, UserId
 from spass.core.messages import TokenUsage
 from spass.metering import usage as metering
-from spass.metering.audit import record_call
-from spass.metering.shards import SHARDS, ShardChooser
+from spass.metering.audit import SHARDS, ShardChooser, record_call
 from spass.metering.usage import GroupBy, UsageQuery, reset, spending_of_month, usage
 from spass.store import keys
 from spass.store.table import Query, TenantTable

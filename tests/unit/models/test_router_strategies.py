@@ -7,8 +7,7 @@ import pytest
 
 from spass.core.errors import StorageUnavailable
 from spass.models.errors import BackendUnavailable
-from spass.models.provider_registry import PROVIDERS, ProviderEntry
-from spass.models.providers import make_provider
+from spass.models.provider_registry import PROVIDERS, ProviderEntry, make_provider
 from spass.store.keys import Key
 from spass.store.writes import Item
 from tests.unit.models.limited_routers import RouterFleet, count_by_backend

@@ -7,11 +7,11 @@ from spass.agents.render.events import StreamName
 from spass.agents.spec import AgentSpec
 from spass.calls.scope import Scope
 from spass.core.errors import SpassError
-from spass.core.event_task import EventList
 from spass.core.events import Event, Failed, TurnFinished
 from spass.core.ids import RequestId, SessionId, new_id
 from spass.core.messages import Json
 from spass.core.run_result import AgentRun, RunResult
+from spass.core.tasks import EventList
 from spass.journal.frames import Frame
 from spass.runs.log import RunLog
 from spass.runs.run import Run, RunAnswer, RunRequest, Turn

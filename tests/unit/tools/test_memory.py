@@ -15,8 +15,8 @@ from spass.store import keys
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Put
 from spass.tenancy.config import MAX_MEMORY_BYTES, GatewayConfig
-from spass.tenancy.memory_notes import append_line
 from spass.tenancy.settings import Cascade, SettingSource
+from spass.tenancy.stored_settings import append_line
 from spass.testing.faults import inject
 from spass.tools.confirm_tokens import TokenRedemption
 from spass.tools.toolbox import Toolbox

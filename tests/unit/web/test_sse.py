@@ -8,9 +8,9 @@ import pytest
 from starlette.types import Message
 
 from spass.core.errors import RateLimited, SpassError, UpstreamError
-from spass.core.event_task import EventTask
 from spass.core.ids import RequestId
 from spass.core.messages import Json
+from spass.core.tasks import EventTask
 from spass.journal.frames import DONE, Frame, json_frame
 from spass.web.errors import envelope
 from spass.web.sse import KEEP_ALIVE, OPENAI, EventStreamResponse, StreamStyle, encode_frame, encode_stream, stream_response

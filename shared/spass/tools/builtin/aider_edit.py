@@ -11,8 +11,8 @@ from pydantic import AfterValidator, Field
 
 from spass.calls.defence import MAX_CHARACTERS
 from spass.calls.scope import ReportProgress, Scope
-from spass.calls.worker_thread import run_in_worker_thread
 from spass.core.messages import CUT_OFF, Json, Message, Role
+from spass.core.tasks import run_in_worker_thread
 from spass.core.text_checks import reject_blank
 from spass.models.types import ChatReply
 from spass.tools.agent_workspace import AgentWorkspace

@@ -8,8 +8,8 @@ from pydantic import AfterValidator, Field
 from spass.calls.scope import Scope
 from spass.core.messages import Json
 from spass.core.text_checks import limit_bytes, reject_blank
-from spass.tenancy.memory_notes import append_line
 from spass.tenancy.settings import Cascade
+from spass.tenancy.stored_settings import append_line
 from spass.tools.base import Tool
 from spass.tools.confirm_tokens import Consent, WriteResult
 from spass.tools.two_step import TwoStepTool

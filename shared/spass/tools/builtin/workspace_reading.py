@@ -12,10 +12,10 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from spass.calls.scope import Scope
-from spass.calls.worker_thread import run_in_worker_thread
 from spass.core.errors import WorkspaceFileNotFound
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
+from spass.core.tasks import run_in_worker_thread
 from spass.core.text_checks import reject_blank
 from spass.core.time import Deadline
 from spass.tools.agent_workspace import AgentWorkspace, WorkspaceTool, path_not_allowed

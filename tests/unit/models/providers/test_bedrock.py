@@ -28,7 +28,7 @@ from spass.models.errors import (
     BackendUnavailable,
     BackendUnsupported,
 )
-from spass.models.providers import make_provider
+from spass.models.provider_registry import make_provider
 from spass.models.providers.bedrock import Bedrock
 from spass.models.router import Router
 from spass.models.types import ChatDelta, ChatRequest, NamedTool, Provider, ToolChoice, collect_deltas

@@ -32,8 +32,8 @@ from spass.models.errors import (
     BackendTimeout,
     BackendUnavailable,
 )
-from spass.models.provider_registry import PROVIDERS
-from spass.models.providers import http, make_provider
+from spass.models.provider_registry import PROVIDERS, make_provider
+from spass.models.providers import http
 from spass.models.providers.error_responses import error_from_response, retry_after
 from spass.models.providers.http import translate_errors
 from spass.models.providers.openai_compatible import OpenAi

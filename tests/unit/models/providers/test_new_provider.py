@@ -11,8 +11,7 @@ import pytest
 
 from spass.models import providers
 from spass.models.backends import check_backend
-from spass.models.provider_registry import PROVIDERS, ProviderEntry
-from spass.models.providers import make_provider
+from spass.models.provider_registry import PROVIDERS, ProviderEntry, make_provider
 from spass.models.providers.http import Connection
 from spass.models.router import Router
 from spass.tenancy.config import load_gateway_config

@@ -13,7 +13,7 @@ import pytest
 import spass
 from spass.core.errors import UpstreamError
 from spass.models.errors import BackendTimeout, BackendUnavailable
-from spass.models.providers import make_provider
+from spass.models.provider_registry import make_provider
 from spass.models.router import Router
 from spass.models.types import Provider
 from spass.tenancy.config import BackendConfig, LlmConfig

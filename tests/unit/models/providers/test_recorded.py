@@ -21,7 +21,7 @@ from spass.models.errors import (
     BackendRateLimited,
     BackendUnavailable,
 )
-from spass.models.providers import make_provider
+from spass.models.provider_registry import make_provider
 from spass.models.types import ChatDelta, EmbeddingRequest, Provider, collect_deltas
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
 from tests.unit.aws.eventstreams import event, exception

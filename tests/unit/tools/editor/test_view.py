@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.calls.model_round_trip import model_round_trip
+from spass.calls.reply_redaction import model_round_trip
 from spass.redaction.detector import SecretSet
 from spass.tools.editor.view import FileView
 from tests.unit.calls.planted_secrets import SECRETS
