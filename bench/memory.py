@@ -47,8 +47,8 @@ from spass.rag.index.objects import (
     vector_blocks,
 )
 from spass.rag.index.segments import encode_array, json_line
+from spass.rag.search.blocks import Residency, choose_residency
 from spass.rag.search.nearest_neighbors import VectorQuery, find_nearest
-from spass.rag.search.residency import Residency, choose_residency
 from spass.store.tenant_store import TenantStore
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from spass.memory.operator import Operator
 from spass.memory.operator_memory import OperatorMemory
 from spass.memory.state import state_creation
 from spass.rag.index.embedding import Embedder
-from spass.rag.index.embedding_model import EmbeddingModel
+from spass.rag.index.manifest import EmbeddingModel
 from spass.tenancy.identity import Caller, Identity
 from spass.testing.aws import MemoryAws
 

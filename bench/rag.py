@@ -41,8 +41,8 @@ from spass.core.ids import IndexId, TenantId
 from spass.core.time import Deadline
 from spass.rag.index.manifest import read_manifest
 from spass.rag.index.objects import SegmentObjects
+from spass.rag.search.blocks import choose_residency
 from spass.rag.search.nearest_neighbors import VectorQuery, find_nearest
-from spass.rag.search.residency import choose_residency
 from spass.web.services import Services
 
 TO_REACH_MS: Final = 3.0

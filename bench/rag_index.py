@@ -21,7 +21,7 @@ from spass.rag.index.manifest import Manifest
 from spass.rag.index.objects import SegmentObjects
 from spass.rag.index.segments import Rows, json_line
 from spass.rag.write.swap import NextVersion, swap
-from spass.rag.write.upsert import put_segment
+from spass.rag.write.writer import put_segment
 from spass.store.tenant_store import TenantStore
 
 DIMENSIONS: Final = 768

@@ -18,7 +18,7 @@ from spass.store import keys
 from spass.store.keys import Key
 
 if TYPE_CHECKING:  # its package imports numpy, which a list of notes does not need
-    from spass.rag.index.embedding_model import EmbeddingModel
+    from spass.rag.index.manifest import EmbeddingModel
 
 MAX_NOTES: Final = 1000
 """Notes that an operator keeps. The oldest beyond them are evicted."""

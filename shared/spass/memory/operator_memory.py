@@ -20,7 +20,7 @@ from spass.memory.state import STATE_KEY, OperatorState, read_state, state_text
 
 if TYPE_CHECKING:  # it imports numpy, which only a search by meaning and a new note need
     from spass.rag.index.embedding import Embedder
-    from spass.rag.index.embedding_model import EmbeddingModel
+    from spass.rag.index.manifest import EmbeddingModel
 
 _MAX_QUERY_CHARACTERS: Final = 2000
 """Characters of a query that are embedded. More text does not improve the search, and embedding it takes seconds."""

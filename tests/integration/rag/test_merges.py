@@ -38,7 +38,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spass.rag.write.merge_policy.MERGE_ROWS", 4)
     monkeypatch.setattr("spass.rag.write.merge_policy._MANY_SEGMENTS", 3)
     monkeypatch.setattr("spass.rag.write.merge_policy._MIN_DELETED_ROWS", 1)
-    monkeypatch.setattr("spass.rag.write.deleted_rows.MAX_INLINE_BITMAP_BYTES", 0)
+    monkeypatch.setattr("spass.rag.index.locations.MAX_INLINE_BITMAP_BYTES", 0)
 
 
 @dataclass

@@ -47,7 +47,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture(autouse=True)
 def no_inline_bitmaps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Store all bitmaps as objects, so that their puts are among the calls that fail."""
-    monkeypatch.setattr("spass.rag.write.deleted_rows.MAX_INLINE_BITMAP_BYTES", 0)
+    monkeypatch.setattr("spass.rag.index.locations.MAX_INLINE_BITMAP_BYTES", 0)
 
 
 async def prepare(harness: RagHarness, index: IndexId) -> None:

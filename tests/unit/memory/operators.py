@@ -15,7 +15,7 @@ from spass.memory.operator_memory import OperatorMemory
 from spass.memory.state import OperatorState, read_state, state_creation
 from spass.models.types import EmbeddingReply, pack_rows
 from spass.rag.index.embedding import Embedder
-from spass.rag.index.embedding_model import EmbeddingModel
+from spass.rag.index.manifest import EmbeddingModel
 from spass.store.tenant_store import TenantStore
 from spass.testing.aws import MemoryAws
 from tests.unit.scopes import scope_of

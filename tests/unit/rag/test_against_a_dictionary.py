@@ -181,7 +181,7 @@ def test_an_index_answers_like_a_dictionary(
 
     with pytest.MonkeyPatch.context() as patch:
         if bitmaps_in_objects:
-            patch.setattr("spass.rag.write.deleted_rows.MAX_INLINE_BITMAP_BYTES", 0)
+            patch.setattr("spass.rag.index.locations.MAX_INLINE_BITMAP_BYTES", 0)
         asyncio.run(run())
 
 
@@ -216,5 +216,5 @@ def test_a_step_that_loses_a_race_takes_effect_after_the_winner(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spass.store.swap._MAX_BACKOFF_SECONDS", 0)
         if bitmaps_in_objects:
-            patch.setattr("spass.rag.write.deleted_rows.MAX_INLINE_BITMAP_BYTES", 0)
+            patch.setattr("spass.rag.index.locations.MAX_INLINE_BITMAP_BYTES", 0)
         asyncio.run(run())

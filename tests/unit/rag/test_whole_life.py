@@ -352,11 +352,11 @@ def set_small_limits(patch: pytest.MonkeyPatch, *, merging: bool, bitmaps_in_obj
     patch.setattr("spass.rag.write.merge_policy._MANY_SEGMENTS", 1)
     patch.setattr("spass.rag.write.merge_policy._MIN_DELETED_ROWS", 1)
     patch.setattr("spass.rag.write.merge_policy.HEADROOM", 2)
-    for module in ("write.merge_policy", "write.upsert", "index.manifest"):
+    for module in ("write.merge_policy", "write.writer", "index.manifest"):
         patch.setattr(f"spass.rag.{module}.MAX_SEGMENTS", 6)
     patch.setattr("spass.rag.index.manifest._MAX_GARBAGE_ENTRIES", 4)
     if bitmaps_in_objects:
-        patch.setattr("spass.rag.write.deleted_rows.MAX_INLINE_BITMAP_BYTES", 0)
+        patch.setattr("spass.rag.index.locations.MAX_INLINE_BITMAP_BYTES", 0)
 
 
 @settings(max_examples=max(25, settings().max_examples // 10))

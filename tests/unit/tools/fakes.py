@@ -16,7 +16,7 @@ from spass.models.types import EmbeddingReply
 from spass.rag.index.answers import Hit, QueryAnswer
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.embedding import Embedder
-from spass.rag.index.embedding_model import EmbeddingModel
+from spass.rag.index.manifest import EmbeddingModel
 from spass.rag.search.reader import Reader
 from spass.rag.write.delete import IndexDeleter
 from spass.rag.write.writer import Writer

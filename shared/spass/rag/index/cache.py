@@ -4,10 +4,11 @@ There is no invalidation: a segment's objects are written once, under a name of 
 """
 
 import asyncio
+import mmap
 import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from mmap import mmap
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from spass.core.ids import TenantId
@@ -20,8 +21,7 @@ _MAX_USES: Final = 7
 _HALVING_INTERVAL: Final = 4  # uses per known name, on average, between two halvings of the counts
 _MAX_NAMES: Final = 2**14  # that lengthen that interval without being cached: the budget does not contain their memory
 
-
-Body = bytes | mmap
+Body = bytes | mmap.mmap
 """The bytes of an object, or of a part of one. Blocks of codes are in memory of large pages, the others are bytes."""
 
 
@@ -136,3 +136,15 @@ class ObjectCache:
         if self._until_halving <= 0:
             self._uses = {name: uses // 2 for name, uses in self._uses.items() if uses > 1}
             self._until_halving = _HALVING_INTERVAL * max(min(len(self._uses), _MAX_NAMES), len(self._bodies), 16)
+
+
+def in_large_pages(body: bytes) -> Body:
+    """Return a copy of ``body``, which is not empty, in memory for which Linux is asked to use pages of 2 MiB
+    (https://docs.kernel.org/admin-guide/mm/transhuge.html). On other systems, return ``body`` itself."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return body
+    copy = mmap.mmap(-1, len(body), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # of a kernel without large pages
+        copy.madvise(mmap.MADV_HUGEPAGE)
+    copy[:] = body
+    return copy

@@ -8,7 +8,7 @@ import numpy as np
 from spass.calls.scope import Scope
 from spass.core.errors import UpstreamError
 from spass.models.types import EmbeddingReply
-from spass.rag.index.embedding_model import EmbeddingModel
+from spass.rag.index.manifest import EmbeddingModel
 from spass.rag.index.segments import Vectors
 from spass.tenancy.config import GatewayConfig
 

@@ -1,4 +1,5 @@
-"""The ``ids`` object of a segment: the ids of its documents in order, with the times and the text size of each row.
+"""The ``ids`` object of a segment: the ids of its documents in order, with the times and the text size of each row. Also the
+bitmap of its deleted rows. Neither needs numpy.
 
 The rows are sorted by id. The object is read in place: opening it parses nothing.
 
@@ -11,9 +12,11 @@ The rows are sorted by id. The object is read in place: opening it parses nothin
 """
 
 import sys
+import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 _COUNT_BYTES: Final = 8
@@ -92,3 +95,36 @@ class Ids(Sequence[str]):
 def _check_little_endian() -> None:
     if sys.byteorder != "little":  # both architectures of Lambda are little-endian
         raise NotImplementedError("segments are read in place, on little-endian machines only")
+
+
+@dataclass(frozen=True, slots=True)
+class Bitmap:
+    """The deletion bitmap of a segment: an immutable set of row numbers. Bit ``row % 8`` of byte ``row // 8`` is set if the row
+    is in the set; missing bytes are zero."""
+
+    bits: bytes = b""
+
+    def __contains__(self, row: int) -> bool:
+        byte = row >> 3
+        return byte < len(self.bits) and bool(self.bits[byte] >> (row & 7) & 1)
+
+    def __len__(self) -> int:
+        return int.from_bytes(self.bits, "little").bit_count()
+
+    def with_rows(self, rows: Iterable[int]) -> "Bitmap":
+        """Return the union of this set and ``rows``."""
+        bits = bytearray(self.bits)
+        for row in rows:
+            if row >> 3 >= len(bits):
+                bits.extend(bytes((row >> 3) + 1 - len(bits)))
+            bits[row >> 3] |= 1 << (row & 7)
+        return Bitmap(bytes(bits))
+
+    def packed(self) -> bytes:
+        """Return the stored form (zlib). A few rows among a million take tens of bytes."""
+        return zlib.compress(self.bits, 9) if self.bits else b""
+
+    @classmethod
+    def unpacked(cls, packed: bytes) -> "Bitmap":
+        """Return the bitmap that ``packed`` encoded."""
+        return cls(zlib.decompress(packed)) if packed else cls()

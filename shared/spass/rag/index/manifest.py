@@ -5,21 +5,21 @@ generation when it is created or replaced. A deleted index leaves a tombstone, s
 """
 
 import base64
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Final, TypeVar
 
-from spass.core.codec import AsJson, Required, StoredAs
-from spass.core.errors import DocumentNotFound, IndexNotFound, InternalError, StorageUnavailable
+from spass.core.codec import AsJson, Required, StoredAs, encode_record
+from spass.core.errors import DocumentNotFound, EmbeddingModelMismatch, IndexNotFound, InternalError, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId, TenantId
+from spass.core.json import dump
 from spass.core.time import Timestamp, now, now_s
 from spass.store.bucket import ObjectMissing
 from spass.store.codec import decode, encode
 from spass.store.keys import RAG_INDEX_PREFIX, rag_manifest, rag_partition
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import ITEM_ABSENT, Check, Condition, Equals, Item, Update, Value
+from spass.store.writes import ITEM_ABSENT, Check, Condition, Equals, Item, Update
 
 A = TypeVar("A")
 
@@ -31,6 +31,7 @@ _MAX_READS: Final = 2
 _MIN_NUMBERS: Final = 2**19  # of a segment that has codes; a smaller one is scanned as fast without them
 _MIN_DIMENSIONS: Final = 32  # with fewer, the codes with their bounds are hardly smaller than the vectors
 _NEVER: Final = Timestamp("")
+_OPTIONAL: Final = ("dead_rows", "dead_inline", "dead_object", "format")
 
 VECTORS_ALONE: Final = 0
 CODED: Final = 1
@@ -179,16 +180,8 @@ def swap_write(tenant: TenantId, index: IndexId, before: Manifest, after: Manife
     Raises:
         InternalError: ``after`` has more bytes or segments than a manifest may have.
     """
-    attributes: dict[str, Value] = {
-        "generation": after.generation,
-        "version": after.version,
-        "revision": after.revision,
-        "embedding_model": after.embedding_model,
-        "dimensions": after.dimensions,
-        "created_at": after.created_at,
-        "updated_at": after.updated_at,
-        "segments": _json([_encode_segment(segment) for segment in after.segments]),
-        "retired": encode_garbage(after.garbage),  # the stored name of the garbage list
+    attributes = encode(after, without=("segments",)) | {
+        "segments": dump([_encode_segment(segment) for segment in after.segments])
     }
     size = sum(len(name) + len(str(value).encode()) for name, value in attributes.items())
     if size > MAX_MANIFEST_BYTES or len(after.segments) > MAX_SEGMENTS:
@@ -203,7 +196,7 @@ def unchanged_check(tenant: TenantId, index: IndexId, before: Manifest) -> Check
 
 def encode_garbage(garbage: Sequence[GarbageEntry]) -> str:
     """Encode ``garbage`` as the item stores it."""
-    return _json([encode(entry) for entry in garbage])
+    return dump([encode_record(entry) for entry in garbage])
 
 
 def _current_condition(before: Manifest) -> Condition:
@@ -218,22 +211,28 @@ def _current_condition(before: Manifest) -> Condition:
 
 
 def _encode_segment(segment: Segment) -> dict[str, str | int]:
-    entry: dict[str, str | int] = {
-        "id": segment.id,
-        "rows": segment.rows,
-        "text_bytes": segment.text_bytes,
-        "docs_bytes": segment.docs_bytes,
-    }
-    if segment.deleted_rows:
-        entry["dead_rows"] = segment.deleted_rows
-    if segment.inline_bitmap:
-        entry["dead_inline"] = base64.b64encode(segment.inline_bitmap).decode()
-    if segment.bitmap_object:
-        entry["dead_object"] = segment.bitmap_object
-    if segment.format:
-        entry["format"] = segment.format
-    return entry
+    """Return the members of ``segment``. The optional ones are left out if they are empty, because most are, and a manifest has
+    many segments."""
+    stored = encode_record(segment) | {"dead_inline": base64.b64encode(segment.inline_bitmap).decode()}
+    return {name: value for name, value in stored.items() if value or name not in _OPTIONAL}
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
+@dataclass(frozen=True, slots=True)
+class EmbeddingModel:
+    """An embedding model and the dimensions of its vectors."""
+
+    name: str
+    dimensions: int
+
+
+def check_model(manifest: Manifest, model: EmbeddingModel) -> None:
+    """Check that an index that exists was built with ``model``.
+
+    Raises:
+        EmbeddingModelMismatch: the index was built with another model or dimension.
+    """
+    if manifest.exists and (manifest.embedding_model, manifest.dimensions) != (model.name, model.dimensions):
+        raise EmbeddingModelMismatch(
+            f"The index was built with {manifest.embedding_model} ({manifest.dimensions} dimensions), "
+            f"but {model.name} ({model.dimensions}) is configured now; replace the index, or configure its model again."
+        )

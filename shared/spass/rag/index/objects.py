@@ -6,9 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from spass.core.ids import IndexId
-from spass.rag.index.bitmap import Bitmap
 from spass.rag.index.cache import Body, ObjectCache, ObjectName
-from spass.rag.index.ids import Ids
+from spass.rag.index.ids import Bitmap, Ids
 from spass.rag.index.manifest import Segment
 from spass.store.tenant_store import TenantStore
 

@@ -21,11 +21,10 @@ import numpy.typing as npt
 
 from spass.core.json import dump
 from spass.core.messages import Json
-from spass.rag.index.bitmap import Bitmap
 from spass.rag.index.cache import Body
 from spass.rag.index.codes import encode_codes
 from spass.rag.index.columns import encode_meta
-from spass.rag.index.ids import IdRow, encode_ids
+from spass.rag.index.ids import Bitmap, IdRow, encode_ids
 from spass.rag.index.manifest import has_codes
 from spass.rag.index.objects import CODES, DOCS, HEADER_BYTES, IDS, META, OFFSETS, VECTORS
 

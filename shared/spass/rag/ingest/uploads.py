@@ -12,8 +12,7 @@ from spass.core.ids import IndexId, UploadId, new_id
 from spass.core.paging import decode_cursor, fill_page
 from spass.core.time import epoch_s, now, now_s, timestamp
 from spass.rag.index.documents import MAX_UPLOAD_BYTES
-from spass.rag.index.embedding_model import EmbeddingModel, check_model
-from spass.rag.index.manifest import read_manifest
+from spass.rag.index.manifest import EmbeddingModel, check_model, read_manifest
 from spass.rag.ingest.parts import first_errors
 from spass.rag.ingest.plan import UploadError, kind_of
 from spass.rag.ingest.upload_record import ABANDONED, MAX_ERRORS, Status, UploadRecord, read_record, record_of

@@ -4,24 +4,22 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 import anyio.to_thread
 
 from spass.core.tasks import map_concurrently
 from spass.core.time import now
-from spass.rag.index.cache import Body
+from spass.rag.index.cache import Body, in_large_pages
 from spass.rag.index.codes import Codes, decode_codes, encode_block, quantize
 from spass.rag.index.filters import Filter
-from spass.rag.index.large_pages import in_large_pages
 from spass.rag.index.manifest import CODED, Segment, has_codes
-from spass.rag.index.objects import CODES, Block, SegmentObjects, code_blocks, vector_blocks
+from spass.rag.index.objects import CODE_BOUND_BYTES, CODES, Block, SegmentObjects, code_blocks, vector_blocks
 from spass.rag.index.segments import decode_rows
 from spass.rag.search.code_scan import CodeBlock
-from spass.rag.search.filter_warnings import FieldTypes
-from spass.rag.search.residency import Residency
 from spass.rag.search.scan import ScanBlock
-from spass.rag.search.selection import ALL, Selection, select
+from spass.rag.search.selection import ALL, FieldTypes, Selection, select
 from spass.redaction.log import write_line
 from spass.store.bucket import ObjectMissing
 
@@ -30,6 +28,30 @@ MAX_CONCURRENT_READS: Final = 16
 _MAX_VECTOR_READS: Final = 2  # blocks of vectors whose codes are made at the same time, for one block of codes
 _MAX_GROUP_ROWS: Final = 2**18  # of one group, to bound the memory for scores and candidates
 _FLOAT_BYTES: Final = 4
+_ID_BYTES: Final = 64  # of a row in ``ids``, about
+
+
+class Residency(StrEnum):
+    """What stays in memory: codes and vectors, codes alone, or those codes that fit."""
+
+    CODES_AND_VECTORS = "codes and vectors"
+    CODES = "codes"
+    SOME_CODES = "some codes"
+
+    @property
+    def keeps_vectors(self) -> bool:
+        return self is Residency.CODES_AND_VECTORS
+
+
+def choose_residency(segments: Sequence[Segment], dimensions: int, budget: int) -> Residency:
+    """Return what fits ``budget``, the bytes of the cache. Segments without codes count with their vectors in each case."""
+    coded = sum(segment.rows for segment in segments if has_codes(segment.rows, dimensions))
+    rows = sum(segment.rows for segment in segments)
+    vectors = dimensions * _FLOAT_BYTES
+    least = coded * (dimensions + CODE_BOUND_BYTES) + (rows - coded) * vectors + rows * _ID_BYTES
+    if least + coded * vectors <= budget:
+        return Residency.CODES_AND_VECTORS
+    return Residency.CODES if least <= budget else Residency.SOME_CODES
 
 
 class ScanUnit(NamedTuple):

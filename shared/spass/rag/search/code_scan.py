@@ -1,19 +1,21 @@
 """Choose the rows of an index that may be among the best, by a scan of 8-bit codes whose error is bounded for each row.
 
-No row that is among the best is left out: docs/decisions/026 proves the bounds.
+No row that is among the best is left out: docs/decisions/026 proves the bounds. The dot products are by simsimd with the integer
+instructions of the processor, or slower by numpy.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from spass.rag.index.codes import FLOAT32_ROUNDOFF, Codes, Float32s, Int8s, quantize
+from spass.rag.index.codes import FLOAT32_ROUNDOFF, MAX_CODE, Codes, Float32s, Int8s, quantize
 from spass.rag.index.segments import RowNumbers, Vectors
-from spass.rag.search.int8_dot import int8_dot
 from spass.rag.search.scan import DECIMALS, MIN_SCORE, kth_largest_at_least, split_by_block
 
 Bounds = npt.NDArray[np.float64]
@@ -29,6 +31,12 @@ _ROW_BITS: Final = 40
 _INCLUDED_ROWS: Final = 8192  # copied together
 _BOUND_NUMBERS: Final = 2**20  # that are converted to float64 together, to bound the memory
 _MAX_BOUNDED_AGAIN: Final = 8192  # rows; with more, reading whole blocks is not slower than a better choice of rows
+
+Sums = npt.NDArray[np.float64]
+
+_CPUINFO: Final = Path("/proc/cpuinfo")
+_EXACT_FLOAT32: Final = 2**24  # float32 has every whole number up to this
+_CHUNK_NUMBERS: Final = 2**17  # that numpy converts together
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +184,57 @@ def bound_again(blocks: Sequence[CodeBlock], query: CodedQuery, candidates: Cand
     scores *= scales
     errors = residuals.astype(np.float64) * _MAX_LENGTH + _SLACK
     return candidates._replace(lower=scores - errors, upper=scores + errors)
+
+
+def int8_dot(codes: Int8s, query: Int8s) -> Sums:
+    """Return the dot products of (n, d) ``codes``, contiguous, and the (d,) ``query``: (n,) exact whole numbers.
+
+    All codes are between -127 and 127, and d is at most 2^17.
+    """
+    return _kernel()(codes, query)
+
+
+@cache
+def _kernel() -> Callable[[Int8s, Int8s], Sums]:
+    """Return the product by simsimd if it is installed and right on this processor, otherwise that by numpy."""
+    try:
+        by_simsimd = _load_simsimd()
+    except ImportError:
+        return dot_by_numpy
+    codes = np.full((2, 4095), MAX_CODE, np.int8)
+    codes[1, ::2] = -MAX_CODE
+    is_right = np.array_equal(by_simsimd(codes, codes[1]), dot_by_numpy(codes, codes[1]))
+    return by_simsimd if is_right else dot_by_numpy
+
+
+def _load_simsimd() -> Callable[[Int8s, Int8s], Sums]:
+    import simsimd
+
+    if _has_sdot():
+        simsimd.enable_capability("neon_i8")  # version 6.5 does not look for it in Linux, and its loop without it is slow
+
+    def dot_by_simsimd(codes: Int8s, query: Int8s) -> Sums:
+        # Without ``out``: with it, version 6.5 takes a reference of None away at each call, until Python 3.11 aborts.
+        sums: Sums = np.asarray(simsimd.cdist(codes, query[None], "dot"))[:, 0]
+        return sums
+
+    return dot_by_simsimd
+
+
+def _has_sdot() -> bool:
+    """Return whether this is Linux on arm64 with the instruction SDOT, as Graviton 2 and newer: it is listed as ``asimddp``."""
+    try:
+        return "asimddp" in _CPUINFO.read_text(encoding="ascii", errors="replace").split()
+    except OSError:
+        return False
+
+
+def dot_by_numpy(codes: Int8s, query: Int8s) -> Sums:
+    """Do the same as ``int8_dot`` with floats that have every sum that may occur."""
+    dimensions = len(query)
+    dtype: type[np.floating] = np.float32 if dimensions * MAX_CODE**2 <= _EXACT_FLOAT32 else np.float64
+    sums = np.empty(len(codes))
+    chunk = max(1, _CHUNK_NUMBERS // dimensions)
+    for start in range(0, len(codes), chunk):
+        sums[start : start + chunk] = codes[start : start + chunk].astype(dtype) @ query.astype(dtype)
+    return sums

@@ -20,12 +20,10 @@ from spass.rag.index.filters import Filter
 from spass.rag.index.manifest import Segment
 from spass.rag.index.objects import CODES, SegmentObjects, vector_block, vector_block_rows
 from spass.rag.index.segments import Vectors
-from spass.rag.search.blocks import MAX_CONCURRENT_READS, MAX_GROUP_BYTES, BlockReader, ScanUnit
+from spass.rag.search.blocks import MAX_CONCURRENT_READS, MAX_GROUP_BYTES, BlockReader, ScanUnit, choose_residency
 from spass.rag.search.code_scan import NO_CANDIDATES, Candidates, CodeBlock, CodedQuery, bound_again, scan_codes
-from spass.rag.search.filter_warnings import FieldTypes
-from spass.rag.search.residency import choose_residency
 from spass.rag.search.scan import MIN_SCORE, ScanBlock, ScoredRow, keep_top_k, kth_largest_at_least, scan_top_k
-from spass.rag.search.selection import Selection
+from spass.rag.search.selection import FieldTypes, Selection
 from spass.redaction.log import write_line
 
 T = TypeVar("T")

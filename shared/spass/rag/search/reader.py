@@ -17,15 +17,14 @@ from spass.rag.index.answers import Document, DocumentPage, Hit, QueryAnswer
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.catalog import DEFAULT_LIMIT
 from spass.rag.index.embedding import Embedder
-from spass.rag.index.embedding_model import check_model
 from spass.rag.index.filters import Filter
 from spass.rag.index.locations import DocumentLocation, LiveIds, decode_document, load_live_ids, locate_documents, read_document
-from spass.rag.index.manifest import Manifest, document_not_found, index_not_found, read_current
+from spass.rag.index.manifest import Manifest, check_model, document_not_found, index_not_found, read_current
 from spass.rag.index.objects import OFFSETS, SegmentObjects
 from spass.rag.index.precondition import IfMatch, View, entity_tag
 from spass.rag.index.segments import Vectors, decode_offsets
-from spass.rag.search.filter_warnings import FieldTypes
 from spass.rag.search.nearest_neighbors import Neighbor, VectorQuery, find_nearest
+from spass.rag.search.selection import FieldTypes
 
 A = TypeVar("A")
 

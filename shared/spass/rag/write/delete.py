@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 from spass.calls.scope import Scope
 from spass.core.ids import DocumentId, IndexId
 from spass.rag.index.cache import ObjectCache
-from spass.rag.index.locations import load_live_ids, locate_documents
+from spass.rag.index.locations import load_live_ids, locate_documents, mark_deleted, store_bitmaps
 from spass.rag.index.manifest import Manifest
 from spass.rag.index.objects import SegmentObjects
 from spass.rag.index.precondition import IfMatch
-from spass.rag.write.deleted_rows import mark_deleted, store_bitmaps
 from spass.rag.write.swap import NextVersion, swap
 from spass.store.swap import Participant
 

@@ -14,10 +14,9 @@ from spass.core.ids import DocumentId, IndexId, random_suffix
 from spass.core.jobs import MergeSegments
 from spass.core.time import Deadline, now_s
 from spass.rag.index.cache import ObjectCache
-from spass.rag.index.locations import LiveIds, load_live_ids, locate_documents
+from spass.rag.index.locations import LiveIds, load_live_ids, locate_documents, mark_deleted, store_bitmaps
 from spass.rag.index.manifest import Manifest, Segment, read_manifest
 from spass.rag.index.objects import SegmentObjects
-from spass.rag.write.deleted_rows import mark_deleted, store_bitmaps
 from spass.rag.write.merge_policy import choose_job_inputs, needs_merge_job
 from spass.rag.write.segment_merge import MergeInput, evict_for_merge, put_merged_segment
 from spass.rag.write.swap import NextVersion, swap

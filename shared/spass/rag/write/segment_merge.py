@@ -14,10 +14,9 @@ import numpy as np
 
 from spass.core.ids import new_id
 from spass.core.tasks import map_concurrently
-from spass.rag.index.bitmap import Bitmap
 from spass.rag.index.codes import encode_codes
 from spass.rag.index.columns import decode_meta, encode_meta
-from spass.rag.index.ids import IdRow, Ids, encode_ids
+from spass.rag.index.ids import Bitmap, IdRow, Ids, encode_ids
 from spass.rag.index.locations import LiveIds
 from spass.rag.index.manifest import CODED, VECTORS_ALONE, Segment, has_codes
 from spass.rag.index.objects import CODES, DOCS, IDS, META, OFFSETS, VECTORS, SegmentObjects

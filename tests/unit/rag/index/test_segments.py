@@ -4,10 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.rag.index.bitmap import Bitmap
 from spass.rag.index.codes import encode_codes
 from spass.rag.index.columns import decode_meta
-from spass.rag.index.ids import IdRow, Ids, encode_ids
+from spass.rag.index.ids import Bitmap, IdRow, Ids, encode_ids
 from spass.rag.index.locations import decode_document
 from spass.rag.index.manifest import CODED, Segment
 from spass.rag.index.objects import DOCS, IDS, META, OFFSETS, VECTORS, code_blocks

@@ -299,7 +299,7 @@ async def test_a_full_index_fails_the_upload_and_embeds_nothing_twice(
     def full(*_: object) -> None:
         raise TooManyDocuments("The index is full; use another one beside it.")
 
-    monkeypatch.setattr("spass.rag.write.upsert.choose_merge", full)
+    monkeypatch.setattr("spass.rag.write.writer.choose_merge", full)
     assert await harness.deliver(harness.put(PATH, jsonl_file(numbered_texts(200))))
     upload = await harness.only_upload()
     assert (upload.status, upload.documents_failed) == ("failed", 0)

@@ -14,7 +14,7 @@ from spass.core.messages import Json
 from spass.core.tasks import map_concurrently
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.segments import Vectors
-from spass.rag.search.int8_dot import dot_by_numpy
+from spass.rag.search.code_scan import dot_by_numpy
 from tests.unit.rag.search.exact_index import KnownIndex, Mask, Question, put_index
 from tests.unit.rag.search.exact_vectors import FAMILIES, Family, Random, Sample, unit
 
@@ -92,7 +92,7 @@ def shrink_limits(patch: pytest.MonkeyPatch, random: Random) -> None:
     }.items():
         patch.setattr(f"spass.rag.{name}", value)
     if random.random() < 0.3:
-        patch.setattr("spass.rag.search.int8_dot._CHUNK_NUMBERS", _pick(random, (100, 2**17)))
+        patch.setattr("spass.rag.search.code_scan._CHUNK_NUMBERS", _pick(random, (100, 2**17)))
         patch.setattr("spass.rag.search.code_scan.int8_dot", dot_by_numpy)
 
 

@@ -10,16 +10,15 @@ from numpy import vecdot  # the reference keeps it when a test plants an error i
 
 from spass.core.ids import IndexId, TenantId
 from spass.core.messages import Json
-from spass.rag.index.bitmap import Bitmap
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.filters import parse_filter
-from spass.rag.index.ids import IdRow
+from spass.rag.index.ids import Bitmap, IdRow
 from spass.rag.index.manifest import Segment
 from spass.rag.index.objects import SegmentObjects
 from spass.rag.index.segments import Rows, Vectors, json_line
 from spass.rag.search.nearest_neighbors import VectorQuery, find_nearest
 from spass.rag.write.segment_merge import MergeInput, put_merged_segment
-from spass.rag.write.upsert import put_segment
+from spass.rag.write.writer import put_segment
 from spass.store.tenant_store import TenantStore
 from spass.testing.aws import MemoryAws
 

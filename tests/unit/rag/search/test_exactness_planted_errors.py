@@ -15,10 +15,9 @@ from spass.rag.index.objects import Block, SegmentObjects
 from spass.rag.index.segments import Vectors
 from spass.rag.search import code_scan, scan, selection
 from spass.rag.search.code_scan import Candidates, CodeBlock, CodedQuery
-from spass.rag.search.filter_warnings import FieldTypes
 from spass.rag.search.nearest_neighbors import _Search
 from spass.rag.search.scan import ScanBlock, ScoredRow, Scores, keep_top_k
-from spass.rag.search.selection import Selection
+from spass.rag.search.selection import FieldTypes, Selection
 from tests.unit.rag.search.exact_cases import check_indices, expect_inexact
 from tests.unit.rag.search.exact_vectors import Doubles
 

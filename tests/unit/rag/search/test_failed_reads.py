@@ -13,8 +13,7 @@ from spass.core.ids import DocumentId
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.manifest import CODED, Segment, read_manifest
 from spass.rag.index.objects import CODES, VECTORS, SegmentObjects, code_blocks
-from spass.rag.search.blocks import BlockReader
-from spass.rag.search.residency import Residency
+from spass.rag.search.blocks import BlockReader, Residency
 from spass.store.invocation import ServiceCall
 from spass.testing.faults import Fault, FaultPlan, inject
 from spass.tools.base import Rag
@@ -122,7 +121,7 @@ async def test_segments_of_a_later_format_are_answered_from_their_vectors(
 ) -> None:
     """A worker of this release may read what the next one wrote. It does not know those codes, so it does not read them."""
     with monkeypatch.context() as later:
-        for module in ("upsert", "segment_merge"):
+        for module in ("writer", "segment_merge"):
             later.setattr(f"spass.rag.write.{module}.CODED", 2)
         written = await write(harness, batches_of(70, 30), ["d0007"])
     before = (await read_manifest(harness.scope.store, INDEX)).segments

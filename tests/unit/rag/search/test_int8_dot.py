@@ -13,9 +13,8 @@ import simsimd
 
 from spass.rag.index.codes import Int8s, quantize
 from spass.rag.index.embedding import normalise
-from spass.rag.search import int8_dot as kernels
-from spass.rag.search.code_scan import CodeBlock, CodedQuery, scan_codes
-from spass.rag.search.int8_dot import dot_by_numpy, int8_dot
+from spass.rag.search import code_scan as kernels
+from spass.rag.search.code_scan import CodeBlock, CodedQuery, dot_by_numpy, int8_dot, scan_codes
 
 _LENGTHS: Final = (*range(1, 301), *range(767, 4097), 2**17)
 
@@ -127,7 +126,7 @@ def test_the_dot_product_of_arm64_is_enabled_where_the_processor_has_it(
 _MANY_CALLS: Final = """
 import resource, sys
 import numpy as np
-from spass.rag.search.int8_dot import int8_dot
+from spass.rag.search.code_scan import int8_dot
 codes = np.ones((64, 256), np.int8)
 for _ in range(100):
     int8_dot(codes, codes[0])

@@ -7,7 +7,7 @@ import pytest
 
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.objects import CODES, VECTORS
-from spass.rag.search.residency import Residency
+from spass.rag.search.blocks import Residency
 from spass.rag.search.selection import Selection
 from tests.unit.rag.search.exact_vectors import unit
 from tests.unit.rag.search.test_residency import (

@@ -13,7 +13,7 @@ from bench.corpus import docstring_sentences, document_sentences, embed
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.manifest import CODED
 from spass.rag.index.segments import Vectors
-from spass.rag.search.residency import Residency, choose_residency
+from spass.rag.search.blocks import Residency, choose_residency
 from tests.unit.rag.search.exact_index import Question, put_index
 
 pytestmark = pytest.mark.anyio

@@ -18,8 +18,8 @@ from spass.rag.index.ids import IdRow
 from spass.rag.index.manifest import CODED, VECTORS_ALONE, Segment
 from spass.rag.index.objects import CODE_BOUND_BYTES, CODES, DOCS, VECTORS, SegmentObjects, code_blocks, vector_blocks
 from spass.rag.index.segments import Rows, Vectors, encode_segment, json_line
+from spass.rag.search.blocks import Residency, choose_residency
 from spass.rag.search.nearest_neighbors import VectorQuery, find_nearest
-from spass.rag.search.residency import Residency, choose_residency
 from spass.store.invocation import ServiceCall
 from spass.store.tenant_store import TenantStore
 from spass.testing.aws import MemoryAws

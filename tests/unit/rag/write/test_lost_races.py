@@ -130,7 +130,7 @@ async def test_a_later_attempt_merges_if_the_index_has_the_most_segments(
 ) -> None:
     rival = harness.cold()
     await rival.writer.append(harness.scope, index, documents(*((f"d{n}", "x") for n in range(9))))
-    monkeypatch.setattr("spass.rag.write.upsert.MAX_SEGMENTS", 1)
+    monkeypatch.setattr("spass.rag.write.writer.MAX_SEGMENTS", 1)
     monkeypatch.setattr("spass.rag.write.merge_policy.MAX_SEGMENTS", 1 + HEADROOM)
     with inject(RacingWriters(lambda: rival.writer.append(harness.scope, index, documents(("d0", "y"))))):
         await harness.rag.writer.append(harness.scope, index, documents(("a", "neu"), ("d1", "z")))

@@ -120,7 +120,7 @@ async def test_a_merge_drops_deleted_rows(harness: RagHarness, index: IndexId) -
 async def test_rows_deleted_during_a_merge_are_deleted_in_its_result(
     harness: RagHarness, index: IndexId, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
 ) -> None:
-    monkeypatch.setattr("spass.rag.write.deleted_rows.MAX_INLINE_BITMAP_BYTES", inline_bytes)
+    monkeypatch.setattr("spass.rag.index.locations.MAX_INLINE_BITMAP_BYTES", inline_bytes)
     monkeypatch.setattr("spass.rag.write.merge_policy._MIN_DELETED_ROWS", 10)
     expected = await fill(harness, index)
     rival = harness.cold()

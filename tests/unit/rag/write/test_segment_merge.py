@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from spass.aws.clients import Aws
 from spass.core.ids import IndexId, TenantId
-from spass.rag.index.bitmap import Bitmap
 from spass.rag.index.cache import ObjectCache
-from spass.rag.index.ids import IdRow
+from spass.rag.index.ids import Bitmap, IdRow
 from spass.rag.index.locations import LiveIds
 from spass.rag.index.manifest import CODED
 from spass.rag.index.objects import CODES, DOCS, IDS, META, OFFSETS, VECTORS, SegmentObjects

@@ -28,7 +28,7 @@ AFTER_A_DAY = ORPHAN_SECONDS + 60
 
 @pytest.fixture(autouse=True)
 def no_inline_bitmaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.rag.write.deleted_rows.MAX_INLINE_BITMAP_BYTES", 0)
+    monkeypatch.setattr("spass.rag.index.locations.MAX_INLINE_BITMAP_BYTES", 0)
 
 
 async def run_sweep(harness: RagHarness, after: int) -> SweepResult:
