@@ -1,7 +1,7 @@
 """GET /v1/managed-agents/{agent_id}/messages: the mailbox of a managed agent."""
 
 from spass.managed import mailbox
-from spass.managed.lookup import read_agent
+from spass.managed.records import read_agent
 from spass.managed.responses import MessagePage
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler

@@ -1,6 +1,6 @@
 """GET /v1/managed-agents/{agent_id}/runs/{run_id}: one run of a managed agent."""
 
-from spass.managed.lookup import read_agent
+from spass.managed.records import read_agent
 from spass.managed.responses import RunView
 from spass.managed.runs import read_run
 from spass.web.exchange import CurrentExchange

@@ -44,7 +44,7 @@ async def work(services: Services, _: Mapping[str, Any], deadline: Deadline) -> 
 
 async def _sweep_schedules(services: Services, tenants: list[TenantId], deadline: Deadline) -> dict[str, int]:
     """Sweep the schedules of all tenants, in at most half of the time."""
-    from spass.managed.schedule_sweep import ScheduleSweep
+    from spass.managed.schedules import ScheduleSweep
 
     sweep = ScheduleSweep(services.aws.schedules, services.schedules, tenants, services.aws.for_tenant)
     try:

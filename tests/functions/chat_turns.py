@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from spass.core.ids import AgentName, SessionId, UserId
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCallDelta
-from spass.journal.chunks import Chunk
+from spass.journal.frames import Chunk
 from spass.journal.head import StreamHead, read_head, stream_digest
 from spass.models.errors import AttemptFailed, BackendContextLength
 from spass.models.types import CallContext, ChatDelta, ChatRequest

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from spass.journal.chunks import Chunk
+from spass.journal.frames import Chunk
 from spass.store.keys import parse_stream_chunk
 from tests.functions.gateway import Gateway
 

@@ -8,8 +8,7 @@ import pytest
 
 from spass.core.ids import ManagedAgentId, RunId, TenantId
 from spass.core.time import Deadline
-from spass.managed.lookup import find_agent
-from spass.managed.records import RunTrigger
+from spass.managed.records import RunTrigger, find_agent
 from spass.managed.run_start import new_run, start
 from spass.store.leases import LEASE_SECONDS
 from spass.testing.aws import MemoryAws

@@ -10,8 +10,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from spass.core.ids import SessionId
-from spass.journal.chunks import Chunk
-from spass.journal.frames import EventId
+from spass.journal.frames import Chunk, EventId
 from spass.sessions.session import Session, decode_session
 from spass.store.writes import Item
 from tests.simulated.invariants import head_violations

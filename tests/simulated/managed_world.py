@@ -17,14 +17,12 @@ from spass.core.jobs import Delivery, RunAgent, Tick, WorkKind, body_of, job_of
 from spass.core.messages import Role
 from spass.core.time import Clock, Deadline, timestamp
 from spass.jobs.dispatch import Handler
-from spass.journal.chunks import Chunk
 from spass.journal.follower import FollowedStream
-from spass.journal.frames import EventId, Frame
+from spass.journal.frames import Chunk, EventId, Frame
 from spass.journal.head import StreamHead, StreamState, read_head, stream_digest
 from spass.managed import mailbox
 from spass.managed.following import follow_run, stop_run
-from spass.managed.lookup import find_agent, read_agent
-from spass.managed.records import Direction, MailboxMessage, ManagedAgent, MessageStatus, Run
+from spass.managed.records import Direction, MailboxMessage, ManagedAgent, MessageStatus, Run, find_agent, read_agent
 from spass.managed.schedules import schedule_hash
 from spass.managed.sweep import ManagedSweep
 from spass.memory.state import read_state

@@ -10,8 +10,7 @@ from spass.core.errors import StorageUnavailable, TurnLost
 from spass.core.ids import SessionId
 from spass.core.tasks import EventTask
 from spass.core.time import Clock
-from spass.journal.chunks import Chunk
-from spass.journal.frames import EventId, Frame
+from spass.journal.frames import Chunk, EventId, Frame
 from spass.journal.head import StreamHead, StreamState, read_head, stream_not_found
 from spass.store import keys
 from spass.store.tenant_store import TenantStore

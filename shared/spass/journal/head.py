@@ -113,7 +113,7 @@ class StreamClaim:
         """Extend the lease by a minute, unless this attempt has ended.
 
         Raises:
-            ConditionFailed: another attempt owns the stream, or the stream was deleted.
+            LeaseLost: another attempt owns the stream, or the stream was deleted.
             StorageUnavailable: the outcome is unknown.
         """
         expires_at = int(now) + LEASE_SECONDS
@@ -121,7 +121,7 @@ class StreamClaim:
             await self.store.table.write(Update(self.key, set={"expires_at": expires_at}, when=self.is_mine))
         except ConditionFailed as failure:
             if not failure.item or failure.item.get("owner") != self.head.owner:
-                raise
+                raise lease_lost() from None
         else:
             self.head = replace(self.head, expires_at=expires_at)
 

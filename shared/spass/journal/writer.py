@@ -14,13 +14,13 @@ from spass.core.errors import SpassError, StorageUnavailable
 from spass.core.ids import SessionId, random_suffix
 from spass.core.tasks import EventList
 from spass.core.time import Clock
-from spass.journal.chunks import Chunk, split
-from spass.journal.frames import Frame
-from spass.journal.head import StreamClaim, StreamState, read_head
+from spass.journal.frames import Chunk, Frame, split
+from spass.journal.head import StreamClaim, StreamHead, StreamState, read_head
 from spass.store import keys
 from spass.store.leases import LeaseLost
-from spass.store.table import TransactionFailed
-from spass.store.writes import Put, Write
+from spass.store.table import ConditionFailed, TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Delete, Equals, Put, Write
 
 FLUSH_SECONDS: Final = 1.0
 """Seconds for which tokens wait for a flush, and for which the writer waits after a failed one."""
@@ -199,3 +199,20 @@ class JournalWriter:
 
     def _check_lease(self) -> None:
         self._claim.check_lease(self._clock())
+
+
+async def remove_if_session_is_deleted(store: TenantStore, head: StreamHead) -> None:
+    """Remove what the attempt ``head`` wrote for a session that is deleted. Call this after its last write.
+
+    A failed turn no longer holds its session, so the deletion may have ended before that write. A deletion that begins later
+    finds all chunks itself. If the table does not answer, they expire after a day.
+    """
+    with suppress(StorageUnavailable):
+        for session in dict.fromkeys((head.session, head.last_session)):
+            item = await store.table.get(keys.session_head(store.tenant, session))
+            if item is None or "deleted_at" in item:
+                partition = keys.session_partition(store.tenant, session)
+                chunks = await store.table.query(partition, prefix=keys.stream_chunk_prefix(head.digest, head.attempt))
+                await store.table.delete(chunks)
+                with suppress(ConditionFailed):  # another attempt has begun
+                    await store.table.write(Delete(keys.stream_head(store.tenant, head.digest), Equals("owner", head.owner)))

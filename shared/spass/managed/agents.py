@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from spass.calls.scope import Scope
 from spass.core.errors import InvalidRequest, NoBackendAvailable, SpassError, StorageUnavailable
@@ -13,8 +13,7 @@ from spass.core.ids import AgentName, ManagedAgentId, UserId, id_pattern, new_id
 from spass.core.paging import decode_cursor, fill_page
 from spass.core.tasks import back_off, map_concurrently
 from spass.core.time import Clock, Deadline, timestamp
-from spass.managed.lookup import check_not_paused, find_agent, read_agent
-from spass.managed.records import MailboxMessage, ManagedAgent, Schedule
+from spass.managed.records import MailboxMessage, ManagedAgent, check_not_paused, find_agent, read_agent
 from spass.managed.responses import ManagedAgentPage, ManagedAgentView
 from spass.redaction.log import failure_line, write_line
 from spass.store import keys
@@ -30,6 +29,7 @@ if TYPE_CHECKING:  # functions that only read agents run none
     from spass.agents.engine import Engine
     from spass.agents.spec import AgentSpec
     from spass.managed.body import CreateManagedAgent, PatchManagedAgent
+    from spass.managed.schedules import ScheduleWriter
     from spass.managed.sweep import Swept
 
 _POSITION: Final = re.compile(id_pattern("agt"))
@@ -53,27 +53,6 @@ _PATCH_DELAY: Final = 0.05  # seconds, full jitter
 _READS_AT_ONCE: Final = 16
 
 
-class ScheduleWriter(Protocol):
-    """The entries of schedules outside the table, which says what is wanted."""
-
-    def check(self, schedule: Schedule) -> None:
-        """Check a schedule before it is stored.
-
-        Raises:
-            InvalidRequest: the scheduler would refuse it.
-        """
-
-    async def apply(self, store: TenantStore, agent: ManagedAgentId) -> None:
-        """Make the entry of ``agent`` what the table says now, and remove the item of this pending work.
-
-        Raises:
-            StorageUnavailable: the scheduler or the table does not answer; the sweep repeats the call.
-        """
-
-    async def remove(self, store: TenantStore, agent: ManagedAgentId) -> None:
-        """Delete the entry of ``agent``, if there is one. Raises the same errors as ``apply``."""
-
-
 class ManagedAgents:
     """The managed agents of all tenants. ``schedules`` returns None if this gateway has no scheduler. ``clock`` returns seconds
     since the epoch."""
@@ -83,7 +62,7 @@ class ManagedAgents:
         config: GatewayConfig,
         asker: "Callable[[], Asker]",
         engine: "Callable[[], Engine]",
-        schedules: Callable[[], ScheduleWriter | None] = lambda: None,
+        schedules: "Callable[[], ScheduleWriter | None]" = lambda: None,
         clock: Clock = time.time,
     ) -> None:
         self._config = config

@@ -13,11 +13,10 @@ from spass.core.errors import CompactionInProgress, SessionBusy, SessionNotFound
 from spass.core.ids import ManagedAgentId, SessionId, UserId, random_suffix
 from spass.core.tasks import run_concurrently
 from spass.core.time import Clock, Deadline, timestamp
-from spass.managed.agents import ScheduleWriter
-from spass.managed.lookup import agent_not_found, find_agent, run_active
-from spass.managed.records import ManagedAgent
+from spass.managed.mailbox import agent_folder
+from spass.managed.records import ManagedAgent, agent_not_found, find_agent, run_active
 from spass.managed.runs import settle_lost
-from spass.managed.texts import agent_folder
+from spass.managed.schedules import ScheduleWriter
 from spass.memory.state import read_state
 from spass.sessions.deletion import delete_session
 from spass.sessions.operator_requests import delete_operator

@@ -12,10 +12,8 @@ from spass.core.tasks import EventTask
 from spass.journal.follower import FIRST_POLL_SECONDS, FIRST_POLLS, POLL_SECONDS, FollowedStream, StreamRestarted, follow
 from spass.journal.frames import EventId, Frame
 from spass.journal.head import StopState, StreamHead, read_head, request_stop, stream_digest
-from spass.managed.lookup import read_agent, run_not_found
-from spass.managed.records import ManagedAgent, Run
-from spass.managed.run_end import fail, run_lost, skip_queued
-from spass.managed.runs import is_lost, read_run, settle_lost
+from spass.managed.records import ManagedAgent, Run, read_agent, run_not_found
+from spass.managed.runs import fail_lost, is_lost, read_run, settle_lost, skip_queued
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.response_model import ResponseModel
 
@@ -119,8 +117,7 @@ async def stop_run(scope: Scope, agent_id: ManagedAgentId, run_id: RunId) -> Run
             if await _request_stop(store, agent, run_id):
                 return RunStopAnswer(status="cancelling")
             if await is_lost(store, agent, ended, time.time()):
-                error = run_lost()
-                ended = await fail(store, ended, {"code": error.code, "message": error.message}, time.time()) or ended
+                ended = await fail_lost(store, ended, time.time()) or ended
         if ended.status.is_final:
             return RunStopAnswer.model_validate({"status": ended.status.value})
         await asyncio.sleep(_STOP_POLL_SECONDS)

@@ -1,29 +1,47 @@
 """The mailbox of a managed agent: messages in both directions, numbered without gaps by the agent's counter.
 
 Every new message takes its number from the counter as a condition, so no two messages have one number.
+
+Short texts of messages, and of runs' inputs, are in their items, long ones in the bucket. An agent's objects are in one folder
+and are deleted with the agent. Nothing reads an object whose item was never written: the sweep removes it. The name of an object
+says where its item would be.
 """
 
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import ManagedAgentId, MessageId, RunId, new_id, random_suffix
+from spass.core.json import encode_utf8
 from spass.core.paging import decode_cursor, fill_page
 from spass.core.tasks import back_off
-from spass.core.time import timestamp
-from spass.managed.lookup import agent_not_found, check_not_paused, current_agent
-from spass.managed.records import Direction, MailboxMessage, ManagedAgent, MessageStatus
+from spass.core.time import Timestamp, epoch_s, timestamp
+from spass.managed.records import (
+    Direction,
+    MailboxMessage,
+    ManagedAgent,
+    MessageStatus,
+    agent_not_found,
+    check_not_paused,
+    current_agent,
+)
 from spass.managed.responses import MessagePage, MessageView
-from spass.managed.texts import load_texts, message_text_name, store_text, text_bytes
 from spass.store import keys
-from spass.store.bucket import ObjectMissing
+from spass.store.bucket import ObjectMissing, ObjectSummary
 from spass.store.codec import decode, encode
 from spass.store.idempotency import Claim, StoredAnswer, claim_lost
+from spass.store.overflow import Overflow
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Absent, Condition, Equals, Item, Put, Update, Value, Write
+
+INLINE_BYTES: Final = 8 * 1024
+"""Bytes of the longest text in an item. A run changes the items of up to 50 messages in one transaction."""
+
+FOLDER: Final = "managed/"
+"""The folder of the texts of all agents."""
 
 MAX_MESSAGES: Final = 50
 MAX_BYTES: Final = 256 * 1024
@@ -33,7 +51,78 @@ NUMBER_ATTEMPTS: Final = 12
 _NUMBER_DELAY: Final = 0.02  # seconds; doubled per attempt, full jitter
 _ITEMS_PER_READ: Final = 64
 _POSITION: Final = re.compile("[0-9]{1,10}")
-_AGENT, _MESSAGE = 0, 1  # positions in the transaction that puts a message
+_AGENT: Final = 0  # position in the transaction that puts a message
+
+_TEXT: Final = Overflow("text", INLINE_BYTES)
+_CANDIDATES_PER_READ: Final = 4
+_SECONDS_TO_NUMBER: Final = 3600
+"""Seconds that no text waits for its item to be written."""
+
+
+def agent_folder(agent: ManagedAgentId) -> str:
+    """Return the folder of all texts of one agent."""
+    return f"{FOLDER}{agent}/"
+
+
+async def store_text(store: TenantStore, agent: ManagedAgentId, name: str, text: str) -> dict[str, Value]:
+    """Return the attributes of an item that has ``text``. Put a long one into the bucket first; ``name`` is unique to the item.
+
+    Raises:
+        StorageUnavailable: the bucket does not answer.
+    """
+    body = encode_utf8(text)
+    return await _TEXT.store(store, f"{agent_folder(agent)}{name}", body) | {"text_bytes": len(body)}
+
+
+async def delete_text(store: TenantStore, attributes: Mapping[str, Value]) -> None:
+    """Remove the text of an item that was not written.
+
+    Raises:
+        StorageUnavailable: the bucket does not answer.
+    """
+    if key := text_object(attributes):
+        await store.objects.delete([key])
+
+
+async def load_texts(store: TenantStore, items: Sequence[Mapping[str, Value]]) -> list[str]:
+    """Return the text of each item, empty if it has none.
+
+    Raises:
+        ObjectMissing: the agent is being deleted.
+        StorageUnavailable: the bucket does not answer.
+    """
+    return await _TEXT.load(store, items)
+
+
+async def has_item(store: TenantStore, agent: ManagedAgentId, text: ObjectSummary) -> bool:
+    """Return whether the item of a text was written. Read only the items that may be the one.
+
+    Raises:
+        StorageUnavailable: the table does not answer.
+    """
+    name = text.key.removeprefix(agent_folder(agent))
+    if name.startswith("run_"):
+        run = await store.table.get(keys.managed_run(store.tenant, agent, RunId(name.partition("-")[0])))
+        return run is not None and text_object(run) == text.key
+    partition = keys.managed_partition(store.tenant, agent)
+    after = keys.managed_message(store.tenant, agent, int(name.partition("-")[0]) - 1).sk
+    async for items in store.table.pages(partition, prefix=keys.MESSAGE_PREFIX, after=after, size=_CANDIDATES_PER_READ):
+        if any(text_object(item) == text.key for item in items):
+            return True
+        if epoch_s(Timestamp(str(items[-1]["created_at"]))) > text.modified + _SECONDS_TO_NUMBER:
+            return False
+    return False
+
+
+def text_object(item: Mapping[str, Value]) -> str | None:
+    """Return the key of the text in the bucket, or None if the item has it or has none."""
+    return _TEXT.object_of(item)
+
+
+def text_bytes(item: Mapping[str, Value]) -> int:
+    """Return the size of the text in UTF-8."""
+    size = item.get("text_bytes", 0)
+    return size if isinstance(size, int) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +149,6 @@ class NewMessage:
         return Put(keys.managed_message(store.tenant, agent, seq), attributes | self.text, ITEM_ABSENT)
 
 
-class Pending(NamedTuple):
-    """Items that a query of the mailbox has found, and the sort key after which the next query begins, or None."""
-
-    items: list[Item]
-    after: str | None
-
-
 async def new_message(
     store: TenantStore, agent: ManagedAgent, direction: Direction, content: str, now: float, run: RunId | None = None
 ) -> NewMessage:
@@ -77,7 +159,7 @@ async def new_message(
         StorageUnavailable: the bucket does not answer.
     """
     message = MessageId(new_id("msg"))
-    text = await store_text(store, agent.id, message_text_name(agent.next_seq, message), content)
+    text = await store_text(store, agent.id, f"{agent.next_seq}-{message}", content)
     return NewMessage(message, direction, content, run, now, text)
 
 
@@ -133,10 +215,10 @@ async def pending(
     if not agent.pending:
         return ()
     chosen, size = list[Item](), 0
-    found = Pending([], keys.managed_message(store.tenant, agent.id, agent.delivered_seq).sk)
-    while found.after is not None:
-        found = await _read_items(store, agent.id, found.after, _ITEMS_PER_READ)
-        for item in found.items:
+    partition = keys.managed_partition(store.tenant, agent.id)
+    after = keys.managed_message(store.tenant, agent.id, agent.delivered_seq).sk
+    async for items in store.table.pages(partition, prefix=keys.MESSAGE_PREFIX, after=after, size=_ITEMS_PER_READ):
+        for item in items:
             if item["status"] != MessageStatus.PENDING:
                 continue
             size += text_bytes(item)
@@ -200,19 +282,9 @@ def too_many_writers() -> StorageUnavailable:
     return StorageUnavailable("Too many messages to this agent at once; try again.", retry_after=1)
 
 
-async def _read_items(store: TenantStore, agent: ManagedAgentId, after: str, limit: int) -> Pending:
-    partition = keys.managed_partition(store.tenant, agent)
-    items = await store.table.query(partition, prefix=keys.MESSAGE_PREFIX, after=after, limit=limit)
-    return Pending(items, str(items[-1]["sk"]) if len(items) == limit else None)
-
-
 async def _decode_all(store: TenantStore, items: Sequence[Item]) -> Sequence[MailboxMessage]:
     try:
         texts = await load_texts(store, items)
     except ObjectMissing:
         raise agent_not_found() from None
-    return [_decode(item, text) for item, text in zip(items, texts, strict=True)]
-
-
-def _decode(item: Item, content: str) -> MailboxMessage:
-    return decode(MailboxMessage, item, content=content)
+    return [decode(MailboxMessage, item, content=text) for item, text in zip(items, texts, strict=True)]

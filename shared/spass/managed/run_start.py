@@ -11,20 +11,32 @@ from dataclasses import dataclass, replace
 from spass.core.errors import IdempotencyKeyReused, NothingToRun, StorageUnavailable
 from spass.core.ids import RunId, new_id, random_suffix
 from spass.core.time import timestamp
-from spass.managed.lookup import agent_not_found, check_not_paused, current_agent, find_agent, run_active, run_key
 from spass.managed.mailbox import (
     NUMBER_ATTEMPTS,
     NewMessage,
     accepts_work,
     counters_after_message,
+    delete_text,
     new_message,
+    store_text,
     too_many_writers,
     wait_for_number,
 )
-from spass.managed.records import Direction, ManagedAgent, Run, RunStatus, RunTrigger
+from spass.managed.records import (
+    Direction,
+    ManagedAgent,
+    Run,
+    RunStatus,
+    RunTrigger,
+    agent_not_found,
+    check_not_paused,
+    current_agent,
+    find_agent,
+    run_active,
+    run_key,
+)
 from spass.managed.responses import RunView
 from spass.managed.runs import begun, settle_lost, with_input
-from spass.managed.texts import delete_text, run_text_name, store_text
 from spass.store import keys
 from spass.store.codec import decode, encode
 from spass.store.idempotency import Claim, StoredAnswer, claim_lost
@@ -86,7 +98,7 @@ async def start(
         StorageUnavailable: the table or the bucket does not answer; whether the run has started is unknown.
     """
     message = await new_message(store, agent, Direction.USER_TO_AGENT, content, now) if content is not None else None
-    text = await store_text(store, agent.id, run_text_name(run.id), run.input) if run.input is not None else {}
+    text = await store_text(store, agent.id, f"{run.id}-{random_suffix()}", run.input) if run.input is not None else {}
     new = _NewRun(store, run, now, text, message, claim)
     started = await new.start(agent)
     if started is not run:

@@ -1,25 +1,45 @@
-"""Begin, read and list the runs of managed agents, and find the lost ones."""
+"""Begin, read, list and end the runs of managed agents, and find the lost ones.
+
+Each end is one transaction, on condition that the run is still the agent's active one. So a late or repeated end has no effect.
+"""
 
 import re
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from spass.core.cost import decimal_text
+from spass.core.errors import StorageUnavailable, TurnLost
 from spass.core.ids import ManagedAgentId, RunId, id_pattern, random_suffix
+from spass.core.messages import Json
 from spass.core.paging import decode_cursor, fill_page
-from spass.core.time import epoch_s, timestamp
+from spass.core.run_result import RunResult
+from spass.core.time import Clock, epoch_s, timestamp
 from spass.journal.head import read_head, stream_digest
-from spass.managed.lookup import IS_OPEN, run_key, run_not_found
-from spass.managed.records import MAX_ATTEMPTS, ManagedAgent, Run, RunStatus, RunTrigger
+from spass.managed.mailbox import NewMessage, delete_text, delivery, load_texts, new_message
+from spass.managed.records import (
+    IS_OPEN,
+    MAX_ATTEMPTS,
+    Direction,
+    MailboxMessage,
+    ManagedAgent,
+    Run,
+    RunStatus,
+    RunTrigger,
+    encode_error,
+    find_agent,
+    run_key,
+    run_not_found,
+)
 from spass.managed.responses import RunPage, RunView
-from spass.managed.run_end import fail, run_lost
-from spass.managed.texts import load_texts
 from spass.store import keys
 from spass.store.bucket import ObjectMissing
 from spass.store.codec import decode, encode
 from spass.store.leases import LEASE_SECONDS
-from spass.store.table import ConditionFailed
+from spass.store.table import ConditionFailed, TransactionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import Absent, AtMost, Equals, Item, Update, Value
+from spass.store.writes import Absent, AtMost, Delete, Equals, Item, Update, Value, Write
 
 _POSITION: Final = re.compile(id_pattern("run"))
 
@@ -111,8 +131,7 @@ async def settle_lost(store: TenantStore, agent: ManagedAgent, now: float) -> bo
         return True
     if not (run.trigger is RunTrigger.MESSAGE or run.attempts >= MAX_ATTEMPTS) or not await is_lost(store, agent, run, now):
         return False
-    error = run_lost()
-    ended = await fail(store, run, {"code": error.code, "message": error.message}, now)
+    ended = await fail_lost(store, run, now)
     return ended is None or ended.status.is_final
 
 
@@ -133,3 +152,121 @@ async def with_input(store: TenantStore, item: Item) -> Run:
     """Return the run in an item, with its input. Errors are those of ``load_texts``."""
     run = decode(Run, item)
     return replace(run, input=(await load_texts(store, [item]))[0]) if "text_bytes" in item else run
+
+
+@dataclass(slots=True)
+class RunSuccess:
+    """The end of ``run`` as succeeded, for the transaction that records its turn (``Renewable``): the answer in the mailbox,
+    the messages ``delivered`` to the model, the run's end, and the agent's counters. ``text`` is the answer, as the stream shows
+    it."""
+
+    store: TenantStore
+    run: Run
+    delivered: Sequence[MailboxMessage]
+    text: str
+    clock: Clock
+    _values: Mapping[str, Value] = field(default_factory=dict, init=False)
+    _answer: NewMessage | None = field(default=None, init=False)
+
+    async def writes(self, outcome: RunResult) -> Sequence[Write]:
+        """Return the writes.
+
+        Raises:
+            TurnLost: the run was ended meanwhile, because it looked lost.
+            StorageUnavailable: the table or the bucket does not answer.
+        """
+        agent, now = await find_agent(self.store, self.run.agent_id), self.clock()
+        if agent is None or agent.active_run != self.run.id:
+            raise run_lost()
+        self._values = {
+            "status": RunStatus.SUCCEEDED.value,
+            "turns": outcome.turns,
+            "usage": encode(outcome.usage),
+            "cost_usd": decimal_text(outcome.cost.usd),
+            "finished_at": timestamp(now),
+        }
+        self._answer = await new_message(self.store, agent, Direction.AGENT_TO_USER, self.text, now, self.run.id)
+        return self._writes(agent, self._answer)
+
+    async def renew(self) -> Sequence[Write] | None:
+        """Return the writes for the newest number of the mailbox, or None if the run is not active any more."""
+        agent, answer = await find_agent(self.store, self.run.agent_id), self._answer
+        assert answer is not None  # noqa: S101 (``writes`` came before)
+        if agent is not None and agent.active_run == self.run.id:
+            return self._writes(agent, answer)
+        with suppress(StorageUnavailable):
+            await delete_text(self.store, answer.text)
+        return None
+
+    def _writes(self, agent: ManagedAgent, answer: NewMessage) -> Sequence[Write]:
+        """Return the writes for the next number of the mailbox of ``agent``."""
+        store, run = self.store, self.run
+        counters: dict[str, Value] = {
+            "next_seq": agent.next_seq + 1,
+            "delivered_seq": max((agent.delivered_seq, *(message.seq for message in self.delivered))),
+            "pending": agent.pending - len(self.delivered),
+        }
+        return [
+            Update(
+                keys.managed_agent(store.tenant, agent.id),
+                set=counters,
+                remove=("active_run", "error"),
+                when=_is_active(run) & Equals("next_seq", agent.next_seq),
+            ),
+            answer.write(store, agent.id, agent.next_seq),
+            *(delivery(store, agent.id, message, run.id) for message in self.delivered),
+            Update(run_key(store, run), set=self._values, when=IS_OPEN),
+            Delete(keys.pending_run(store.tenant, agent.id, run.id)),
+        ]
+
+
+async def fail(store: TenantStore, run: Run, error: Mapping[str, Json], now: float) -> Run | None:
+    """End ``run`` as failed with ``error`` (``code`` and ``message``). Its messages stay pending. Return the run as it is then:
+    it stays as it is if it is over, or if it was begun again since ``run`` was read. None: the agent was deleted.
+
+    Raises:
+        StorageUnavailable: the table does not answer; whether the run is ended is unknown.
+    """
+    stored_error = encode_error(error)
+    values: dict[str, Value] = {"status": RunStatus.FAILED.value, "finished_at": timestamp(now), "error": stored_error}
+    return await _end(store, run, values, {"error": stored_error})
+
+
+async def fail_lost(store: TenantStore, run: Run, now: float) -> Run | None:
+    """End ``run`` as failed because its worker died. Return the run and raise the same errors as ``fail``."""
+    error = run_lost()
+    return await fail(store, run, {"code": error.code, "message": error.message}, now)
+
+
+async def skip_queued(store: TenantStore, run: Run, now: float) -> Run | None:
+    """End ``run`` as skipped if it has not begun. Its messages stay pending. Return the run as it is then, which may be running.
+    None: the agent was deleted.
+
+    Raises:
+        StorageUnavailable: the table does not answer; whether the run is ended is unknown.
+    """
+    values: dict[str, Value] = {"status": RunStatus.SKIPPED.value, "finished_at": timestamp(now)}
+    return await _end(store, run, values, {}) if run.status is RunStatus.QUEUED else run
+
+
+async def _end(store: TenantStore, run: Run, values: Mapping[str, Value], of_agent: Mapping[str, Value]) -> Run | None:
+    """End ``run`` unless it is over or was begun again. Return it as it is then, or None if the agent was deleted."""
+    writes: list[Write] = [
+        Update(run_key(store, run), set=values, when=IS_OPEN & Equals("attempts", run.attempts)),
+        Update(keys.managed_agent(store.tenant, run.agent_id), set=of_agent, remove=("active_run",), when=_is_active(run)),
+        Delete(keys.pending_run(store.tenant, run.agent_id, run.id)),
+    ]
+    with suppress(TransactionFailed):
+        await store.table.transact(writes, token=random_suffix())
+    item = await store.table.get(run_key(store, run))
+    return decode(Run, item) if item is not None else None
+
+
+def run_lost() -> TurnLost:
+    """Return the error of a run whose worker died."""
+    return TurnLost("The worker of this run died, and nothing was recorded. The messages are still pending; run the agent again.")
+
+
+def _is_active(run: Run) -> Equals:
+    """Return the condition on the agent's item that ``run`` has not ended."""
+    return Equals("active_run", run.id)

@@ -7,8 +7,7 @@ from spass.core.errors import StorageUnavailable
 from spass.core.ids import ManagedAgentId, RunId
 from spass.core.jobs import RunAgent, WorkKind, body_of
 from spass.core.time import timestamp
-from spass.managed.lookup import IS_OPEN, run_key
-from spass.managed.records import Run, RunStatus
+from spass.managed.records import IS_OPEN, Run, RunStatus, run_key
 from spass.redaction.log import failure_line, write_line
 from spass.store import keys
 from spass.store.codec import decode

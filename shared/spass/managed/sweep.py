@@ -13,14 +13,12 @@ from typing import Final
 from spass.core.ids import ManagedAgentId, RunId
 from spass.core.jobs import RunAgent, WorkKind
 from spass.core.time import Clock, Deadline, epoch_s
-from spass.managed.agents import ScheduleWriter
 from spass.managed.deletion import finish_deletion
-from spass.managed.lookup import IS_OPEN, find_agent, run_key
-from spass.managed.records import MAX_ATTEMPTS, Run
-from spass.managed.run_end import fail, run_lost
-from spass.managed.runs import is_lost, settle_lost
+from spass.managed.mailbox import FOLDER, has_item
+from spass.managed.records import IS_OPEN, MAX_ATTEMPTS, Run, find_agent, run_key
+from spass.managed.runs import fail_lost, is_lost, settle_lost
+from spass.managed.schedules import ScheduleWriter
 from spass.managed.sending import put_in_line
-from spass.managed.texts import FOLDER, has_item
 from spass.redaction.log import failure_line, write_line
 from spass.store import keys
 from spass.store.bucket import ObjectSummary
@@ -137,8 +135,7 @@ class ManagedSweep:
 
     async def _send_again(self, run: Run, now: float) -> None:
         if run.sends >= MAX_ATTEMPTS:
-            error = run_lost()
-            await fail(self._store, run, {"code": error.code, "message": error.message}, now)
+            await fail_lost(self._store, run, now)
             self.swept.lost += 1
             return
         count = Update(run_key(self._store, run), set={"sends": run.sends + 1}, when=IS_OPEN & Equals("sends", run.sends))

@@ -14,8 +14,7 @@ from spass.core.errors import AgentNotFound, AgentPaused, NothingToRun, RunNotFo
 from spass.core.ids import RunId, derived_id
 from spass.core.jobs import Tick, WorkKind
 from spass.core.time import Clock, epoch_s, timestamp
-from spass.managed.lookup import find_agent
-from spass.managed.records import ManagedAgent, Run, RunTrigger
+from spass.managed.records import ManagedAgent, Run, RunTrigger, find_agent
 from spass.managed.run_start import new_run, skip, start
 from spass.managed.runs import begun, load_run, settle_lost
 from spass.managed.schedules import ScheduleWriter, schedule_hash, ticking_schedule

@@ -18,10 +18,9 @@ from spass.core.messages import Json
 from spass.core.run_result import AgentRun, RunResult
 from spass.core.tasks import EventList
 from spass.core.time import Clock
-from spass.journal.deletion import remove_if_session_is_deleted
 from spass.journal.frames import EventId, Frame
 from spass.journal.head import StreamClaim, StreamState
-from spass.journal.writer import JournalWriter
+from spass.journal.writer import JournalWriter, remove_if_session_is_deleted
 from spass.store.writes import Write
 
 ReportError: TypeAlias = Callable[[SpassError], Mapping[str, Json]]

@@ -19,14 +19,12 @@ from spass.core.errors import InvalidToken, RunNotFound, SpassError
 from spass.core.ids import ManagedAgentId, RequestId, RunId, new_id
 from spass.core.jobs import Delivery, RunAgent, Tick, WorkKind
 from spass.core.time import Deadline, epoch_s
-from spass.managed.execution import Execution
-from spass.managed.lookup import find_agent
-from spass.managed.records import MAX_ATTEMPTS, ManagedAgent, Run
+from spass.managed.records import MAX_ATTEMPTS, ManagedAgent, Run, find_agent
 from spass.managed.runs import begin, load_run, settle_lost
 from spass.managed.sending import send_later, take_place, work_name
 from spass.managed.ticks import Ticks
 from spass.runs.log import ReportError
-from spass.runs.managed_runs import ManagedRuns
+from spass.runs.managed_runs import Execution, ManagedRuns
 from spass.runs.service import Started
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.identity import Caller, Tokens

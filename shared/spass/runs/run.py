@@ -30,9 +30,9 @@ from spass.store.leases import renewing
 
 if TYPE_CHECKING:  # a question needs neither sessions nor the journal
     from spass.journal.head import StreamClaim
-    from spass.managed.execution import Execution
     from spass.managed.records import MailboxMessage
     from spass.runs.log import RunLog
+    from spass.runs.managed_runs import Execution
     from spass.sessions.commit import Participant
     from spass.sessions.conversation import Conversation
     from spass.sessions.hold import TurnRequest
@@ -264,7 +264,7 @@ class Run:
             return turn.participants
         if managed is None:
             return [log, *turn.participants]
-        from spass.managed.run_end import RunSuccess
+        from spass.managed.runs import RunSuccess
 
         execution = managed.execution
         success = RunSuccess(execution.store, execution.run, managed.delivered, log.text, execution.clock)

@@ -39,9 +39,7 @@ from spass.sessions.session import Session
 from spass.store import idempotency
 from spass.store.bucket import ObjectMissing
 from spass.store.idempotency import StoredAnswer
-from spass.store.leases import LeaseLost
 from spass.store.shielded import run_shielded
-from spass.store.table import ConditionFailed
 
 if TYPE_CHECKING:
     from spass.sessions.compaction.commit import CompactionResult
@@ -231,10 +229,7 @@ class Conversation:
 
     async def _renew_stream(self) -> None:
         if self._request.stream is not None:
-            try:
-                await self._request.stream.renew(self._clock())
-            except ConditionFailed:
-                raise LeaseLost("Another attempt of this request has taken over; try again.", retry_after=1) from None
+            await self._request.stream.renew(self._clock())
 
     async def _load_turns(self) -> Sequence[TurnRecord]:
         opened = self._opened

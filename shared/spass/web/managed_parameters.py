@@ -6,7 +6,7 @@ from fastapi import Path
 
 from spass.core.errors import AgentNotFound, RunNotFound
 from spass.core.ids import OPERATOR_ID, ManagedAgentId, OperatorId, RunId, id_pattern
-from spass.managed.lookup import NO_AGENT, NO_RUN
+from spass.managed.records import NO_AGENT, NO_RUN
 from spass.web.routing import require_form
 
 # The caller chooses these ids, so a malformed one gets a 400.

@@ -10,9 +10,8 @@ import pytest
 
 from spass.core.ids import AgentName, SessionId, TenantId, UserId
 from spass.core.tasks import EventList
-from spass.journal.chunks import Chunk
 from spass.journal.follower import Follower, follow
-from spass.journal.frames import EventId, Frame
+from spass.journal.frames import Chunk, EventId, Frame
 from spass.journal.head import StreamClaim, StreamHead, claim, stream_digest
 from spass.journal.writer import JournalWriter
 from spass.store import keys

@@ -6,9 +6,8 @@ import pytest
 
 from spass.core.errors import StorageUnavailable, StreamNotFound, TurnLost
 from spass.core.ids import SessionId
-from spass.journal.chunks import Chunk
 from spass.journal.follower import StreamRestarted
-from spass.journal.frames import EventId, Frame
+from spass.journal.frames import Chunk, EventId, Frame
 from spass.journal.head import KEEP_SECONDS, StreamClaim
 from spass.journal.writer import JournalWriter
 from spass.store import keys

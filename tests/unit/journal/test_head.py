@@ -157,7 +157,7 @@ async def test_a_lost_owner_can_change_nothing(stream: Stream) -> None:
     lost = await stream.claim()
     stream.skew += LEASE_SECONDS
     second = await stream.claim("turn_2")
-    with pytest.raises(ConditionFailed):
+    with pytest.raises(LeaseLost):
         await lost.renew(stream.now())
     with pytest.raises(LeaseLost):
         await lost.use_session(SUCCESSOR)

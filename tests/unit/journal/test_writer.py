@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from spass.core.errors import StorageUnavailable
-from spass.journal.chunks import MAX_CHUNK_BYTES
-from spass.journal.frames import Frame
+from spass.journal.frames import MAX_CHUNK_BYTES, Frame
 from spass.journal.head import StreamClaim, StreamState, read_head
 from spass.journal.writer import FLUSH_CHARACTERS, FLUSH_SECONDS, JournalWriter
 from spass.store import keys

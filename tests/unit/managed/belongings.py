@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from spass.core.ids import AgentName, SessionId
 from spass.core.time import timestamp
 from spass.managed import mailbox
+from spass.managed.mailbox import INLINE_BYTES
 from spass.managed.records import ManagedAgent, Run, RunTrigger
-from spass.managed.run_end import fail
 from spass.managed.run_start import new_run, skip, start
-from spass.managed.texts import INLINE_BYTES
+from spass.managed.runs import fail
 from spass.memory.state import read_state, state_creation
 from spass.store import keys
 from spass.store.codec import decode

@@ -11,11 +11,9 @@ from spass.core.messages import TokenUsage
 from spass.core.run_result import AgentRun, RunResult
 from spass.core.time import timestamp
 from spass.managed import mailbox
-from spass.managed.lookup import find_agent, read_agent
-from spass.managed.records import Direction, MailboxMessage, ManagedAgent, MessageStatus, Run, RunTrigger
-from spass.managed.run_end import RunSuccess
+from spass.managed.records import Direction, MailboxMessage, ManagedAgent, MessageStatus, Run, RunTrigger, find_agent, read_agent
 from spass.managed.run_start import new_run, start
-from spass.managed.runs import load_run
+from spass.managed.runs import RunSuccess, load_run
 from spass.store import keys
 from spass.store.codec import encode
 from spass.store.table import TransactionFailed

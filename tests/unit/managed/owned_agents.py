@@ -11,9 +11,9 @@ from spass.core.errors import InvalidRequest, SpassError, StorageUnavailable
 from spass.core.ids import ManagedAgentId, TenantId
 from spass.managed.agents import ManagedAgents
 from spass.managed.body import CreateManagedAgent, PatchManagedAgent
-from spass.managed.lookup import find_agent
-from spass.managed.records import ManagedAgent, Schedule
+from spass.managed.records import ManagedAgent, Schedule, find_agent
 from spass.managed.responses import ManagedAgentView
+from spass.managed.schedules import ScheduleWriter
 from spass.store.tenant_store import TenantStore
 from spass.testing.aws import MemoryAws
 from spass.testing.gateway import ScriptedServices
@@ -36,7 +36,7 @@ PLAIN = "name: plain\nmodel: small\nsystem_prompt: Answer.\n"
 
 
 @dataclass
-class RecordedSchedules:
+class RecordedSchedules(ScheduleWriter):
     """A scheduler that remembers what it was told to do. ``entries`` has what the table said at the last call."""
 
     entries: dict[ManagedAgentId, Schedule] = field(default_factory=dict)
@@ -47,18 +47,18 @@ class RecordedSchedules:
         if not schedule.expression.startswith("rate("):
             raise InvalidRequest("The expression is wrong.", param="schedule.expression")
 
-    async def apply(self, store: TenantStore, agent: ManagedAgentId) -> None:
+    async def apply(self, store: TenantStore, agent_id: ManagedAgentId) -> None:
         if self.fails:
             raise self.error
-        found = await find_agent(store, agent)
-        self.entries.pop(agent, None)
+        found = await find_agent(store, agent_id)
+        self.entries.pop(agent_id, None)
         if found is not None and found.schedule is not None:
-            self.entries[agent] = found.schedule
+            self.entries[agent_id] = found.schedule
 
-    async def remove(self, store: TenantStore, agent: ManagedAgentId) -> None:
+    async def remove(self, store: TenantStore, agent_id: ManagedAgentId) -> None:
         if self.fails:
             raise self.error
-        self.entries.pop(agent, None)
+        self.entries.pop(agent_id, None)
 
 
 @dataclass

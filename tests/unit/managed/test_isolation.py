@@ -18,11 +18,11 @@ from spass.core.errors import AgentNotFound, AgentPaused, RunNotFound, SessionBu
 from spass.core.ids import ManagedAgentId, RunId
 from spass.managed import mailbox, runs
 from spass.managed.body import PatchManagedAgent
+from spass.managed.mailbox import INLINE_BYTES
 from spass.managed.records import MessageStatus, RunStatus, RunTrigger
 from spass.managed.responses import MessageView
-from spass.managed.run_end import fail, skip_queued
 from spass.managed.run_start import new_run, skip, start
-from spass.managed.texts import INLINE_BYTES
+from spass.managed.runs import fail, skip_queued
 from spass.store.tenant_store import TenantStore
 from tests.sampling import SOAK
 from tests.unit.managed.managed_store import outcome, success

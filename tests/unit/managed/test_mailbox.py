@@ -7,9 +7,8 @@ import pytest
 from spass.core.errors import AgentNotFound, AgentPaused, InvalidRequest
 from spass.core.ids import ManagedAgentId, UserId
 from spass.managed import mailbox
-from spass.managed.lookup import read_agent
-from spass.managed.records import Direction, MessageStatus
-from spass.managed.texts import INLINE_BYTES
+from spass.managed.mailbox import INLINE_BYTES
+from spass.managed.records import Direction, MessageStatus, read_agent
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.managed.managed_store import ManagedStore
 

@@ -19,10 +19,9 @@ from spass.core.jobs import Tick, job_of
 from spass.core.messages import Message
 from spass.core.time import Deadline, timestamp
 from spass.managed.deletion import delete_agent
-from spass.managed.lookup import read_agent
-from spass.managed.records import ManagedAgent, RunStatus, RunTrigger
+from spass.managed.mailbox import INLINE_BYTES
+from spass.managed.records import ManagedAgent, RunStatus, RunTrigger, read_agent
 from spass.managed.records import Schedule as RunSchedule
-from spass.managed.texts import INLINE_BYTES
 from spass.store import keys
 from spass.store.swap import commit
 from spass.store.writes import Equals, Item, Update

@@ -17,10 +17,10 @@ from spass.core.errors import (
 from spass.core.ids import RunId, derived_id
 from spass.core.messages import TokenUsage
 from spass.managed import mailbox, runs
+from spass.managed.mailbox import INLINE_BYTES
 from spass.managed.records import AgentStatus, Direction, MessageStatus, Run, RunStatus, RunTrigger
-from spass.managed.run_end import fail, skip_queued
 from spass.managed.run_start import new_run, skip, start
-from spass.managed.texts import INLINE_BYTES
+from spass.managed.runs import fail, skip_queued
 from spass.store.table import TransactionFailed
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.sampling import sampled

@@ -13,10 +13,8 @@ from spass.core.errors import StorageUnavailable
 from spass.core.ids import ManagedAgentId, TenantId, new_id
 from spass.core.jobs import Tick, job_of
 from spass.core.time import Deadline, timestamp
-from spass.managed.lookup import find_agent
-from spass.managed.records import ManagedAgent, Schedule
-from spass.managed.schedule_sweep import ScheduleSweep, SweptSchedules
-from spass.managed.schedules import SCHEDULED_TIME, ScheduleWriter, entry_name
+from spass.managed.records import ManagedAgent, Schedule, find_agent
+from spass.managed.schedules import SCHEDULED_TIME, ScheduleSweep, ScheduleWriter, SweptSchedules, entry_name
 from spass.store import keys
 from spass.store.codec import encode
 from spass.store.schedules import ScheduleEntry

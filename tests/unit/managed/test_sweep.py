@@ -11,12 +11,11 @@ from spass.core.jobs import RunAgent, WorkKind, job_of
 from spass.core.time import Deadline
 from spass.journal.head import claim, stream_digest
 from spass.managed import mailbox, runs
-from spass.managed.lookup import run_key
-from spass.managed.records import MAX_ATTEMPTS, ManagedAgent, RunStatus, RunTrigger
-from spass.managed.run_end import run_lost
+from spass.managed.mailbox import FOLDER, INLINE_BYTES
+from spass.managed.records import MAX_ATTEMPTS, ManagedAgent, RunStatus, RunTrigger, run_key
+from spass.managed.runs import run_lost
 from spass.managed.sending import send_run
 from spass.managed.sweep import RESEND_SECONDS, UNWRITTEN_SECONDS, ManagedSweep, Swept
-from spass.managed.texts import FOLDER, INLINE_BYTES
 from spass.store.leases import LEASE_SECONDS
 from spass.store.writes import Update
 from spass.testing.aws import MemoryAws

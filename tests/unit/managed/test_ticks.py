@@ -13,9 +13,8 @@ from spass.core.ids import RunId
 from spass.core.jobs import Tick
 from spass.core.time import timestamp
 from spass.managed import mailbox
-from spass.managed.lookup import run_key
-from spass.managed.records import ManagedAgent, Run, RunStatus, RunTrigger, Schedule
-from spass.managed.run_end import fail
+from spass.managed.records import ManagedAgent, Run, RunStatus, RunTrigger, Schedule, run_key
+from spass.managed.runs import fail
 from spass.managed.schedules import SCHEDULED_TIME, ScheduleWriter, entry_name, schedule_hash
 from spass.managed.ticks import ClaimedRun, Ticks
 from spass.store import keys

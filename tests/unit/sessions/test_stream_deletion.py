@@ -11,8 +11,7 @@ from spass.core.errors import SessionNotFound, SpassError
 from spass.core.events import Event, InferenceStarted
 from spass.core.ids import AgentName, SessionId
 from spass.core.messages import Message, Role
-from spass.journal.chunks import Chunk
-from spass.journal.frames import Frame
+from spass.journal.frames import Chunk, Frame
 from spass.journal.head import StreamHead, stream_digest
 from spass.sessions import record
 from spass.store import keys
