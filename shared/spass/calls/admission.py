@@ -5,17 +5,17 @@ import math
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from decimal import Decimal
 from functools import partial
 from typing import Final
 
 from spass.calls.scope import Scope
-from spass.core.cost import NO_COST, Cost, decimal_text
+from spass.core.cost import Cost, decimal_text
 from spass.core.errors import BudgetExceeded, RateLimited, SpassError
 from spass.core.ids import TenantId
-from spass.core.messages import NO_TOKENS, TokenUsage
-from spass.limits.shard import Reservation, renew_while_running
+from spass.core.messages import TokenUsage
+from spass.limits.shard import Reservation
 from spass.limits.shard_state import Caps, NoCapacity
 from spass.limits.shared_limit import SharedLimit, new_call_id
 from spass.metering.usage import spending_of_month
@@ -24,31 +24,6 @@ from spass.store.tenant_store import TenantStore
 from spass.tenancy.settings import Cascade
 
 _MAX_JITTER: Final = 0.1  # seconds: calls that wait for the same moment must not all retry at that moment
-
-
-class CallReservation:
-    """The reservation of one admitted call: None if its tenant has no limits."""
-
-    def __init__(self, reservation: Reservation | None = None) -> None:
-        self._reservation = reservation
-        self._renewal = AsyncExitStack()
-
-    @property
-    def is_limited(self) -> bool:
-        """Return whether anything is reserved and not yet settled."""
-        return self._reservation is not None
-
-    async def renew(self) -> None:
-        """Renew the reservation until it is settled."""
-        if self._reservation is not None:
-            await self._renewal.enter_async_context(renew_while_running(self._reservation))
-
-    async def settle(self, usage: TokenUsage, cost: Cost) -> None:
-        """Replace the reserved amounts by the actual ones. Only the first settlement counts. This does not raise."""
-        if (reservation := self._reservation) is not None:
-            self._reservation = None
-            await self._renewal.aclose()
-            await reservation.settle(tokens=usage.total_tokens, usd=cost.usd)
 
 
 class Admission:
@@ -67,10 +42,10 @@ class Admission:
         self._limits: dict[TenantId, SharedLimit] = {}
 
     @asynccontextmanager
-    async def admit(self, scope: Scope, expected: TokenUsage, cost: Cost) -> AsyncIterator[CallReservation]:
+    async def admit(self, scope: Scope, expected: TokenUsage, cost: Cost) -> AsyncIterator[Reservation | None]:
         """Reserve the ``expected`` tokens and ``cost`` of a call. On exit, give them back if the body has not settled them.
 
-        A model without a known price reserves no money. A tenant without limits needs no table call.
+        A model without a known price reserves no money. A tenant without limits has no reservation and needs no table call.
 
         Raises:
             RateLimited, BudgetExceeded: the tenant has no capacity left; ``retry_after`` is in seconds.
@@ -80,13 +55,14 @@ class Admission:
         try:
             yield reservation
         finally:
-            await reservation.settle(NO_TOKENS, NO_COST)
+            if reservation is not None:
+                await reservation.settle(tokens=0)
 
-    async def _reserve(self, scope: Scope, expected: TokenUsage, cost: Cost) -> CallReservation:
+    async def _reserve(self, scope: Scope, expected: TokenUsage, cost: Cost) -> Reservation | None:
         settings = (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config
         caps = Caps(tokens_per_minute=settings.tokens_per_minute, usd_per_month=settings.monthly_budget_usd)
         if caps == Caps():
-            return CallReservation()
+            return None
         limit = self._limit_of(scope.store, caps)
         seconds_to_wait = scope.seconds_to_wait
 
@@ -100,9 +76,8 @@ class Admission:
             wait = answer.retry_after + random.uniform(0, _MAX_JITTER)  # noqa: S311 (jitter)
             seconds_to_wait -= wait
             await (scope.first_sleep or self._sleep)(wait)
-        reservation = CallReservation(answer)
-        await reservation.renew()
-        return reservation
+        answer.renew_until_settled()
+        return answer
 
     def _limit_of(self, store: TenantStore, caps: Caps) -> SharedLimit:
         limit = self._limits.get(store.tenant)

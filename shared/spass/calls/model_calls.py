@@ -5,8 +5,8 @@ from contextlib import AbstractAsyncContextManager
 from decimal import Decimal
 from typing import Protocol
 
-from spass.calls.admission import CallReservation
 from spass.calls.scope import Scope
+from spass.limits.shard import Reservation
 from spass.models.types import ChatDelta, ChatRequest
 from spass.redaction.redactor import Redactor
 
@@ -26,4 +26,4 @@ class ModelCalls(Protocol):
 
     def model_round_trip(self, text: str) -> str: ...
 
-    def admit_foreign_agent(self, scope: Scope, prompt: str) -> AbstractAsyncContextManager[CallReservation]: ...
+    def admit_foreign_agent(self, scope: Scope, prompt: str) -> AbstractAsyncContextManager[Reservation | None]: ...

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from decimal import Decimal
 from typing import Final, Literal
 
-from spass.calls.admission import Admission, CallReservation
+from spass.calls.admission import Admission
 from spass.calls.defence import MAX_CHARACTERS, sanitize_request
 from spass.calls.embedding import embed_texts
 from spass.calls.recorder import RecordedCall, Recorder, record_call
@@ -17,6 +17,7 @@ from spass.core.cost import Cost, CostSource
 from spass.core.errors import InvalidRequest, ModelNotAllowed, RecursionDepthExceeded, SpassError, UpstreamError
 from spass.core.messages import NO_TOKENS, TokenUsage
 from spass.core.tasks import run_in_worker_thread
+from spass.limits.shard import Reservation
 from spass.metering.audit import CallKind
 from spass.metering.pricing import price
 from spass.models.attempt import estimate_tokens, expected_usage
@@ -118,7 +119,7 @@ class Calls:
             failed_attempt_usage=call.routing.failed_attempt_usage,
         )
 
-    def admit_foreign_agent(self, scope: Scope, prompt: str) -> AbstractAsyncContextManager[CallReservation]:
+    def admit_foreign_agent(self, scope: Scope, prompt: str) -> AbstractAsyncContextManager[Reservation | None]:
         """Reserve the tokens of ``prompt`` and one cent for a run that calls models itself. Its cost is known only at its end.
 
         Raises:
@@ -187,7 +188,7 @@ class Calls:
         return model
 
     def _recorded(
-        self, scope: Scope, kind: CallKind, model: ModelConfig, reservation: CallReservation
+        self, scope: Scope, kind: CallKind, model: ModelConfig, reservation: Reservation | None
     ) -> AbstractAsyncContextManager[RecordedCall]:
         """Account for one call when the body ends: add its cost to the tally, settle its reservation and write its audit record.
         Errors are those of ``record_call``."""

@@ -9,9 +9,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from spass.calls.admission import CallReservation
 from spass.calls.scope import EventFields, Scope
 from spass.core.bus import INFERENCE_END, INFERENCE_START, TOOL_CALL_END, TOOL_CALL_START
 from spass.core.cost import NO_COST, Cost
@@ -19,6 +18,7 @@ from spass.core.errors import SpassError
 from spass.core.ids import RequestId, new_id
 from spass.core.messages import NO_TOKENS, FinishReason
 from spass.core.time import now
+from spass.limits.shard import Reservation
 from spass.metering import audit
 from spass.metering.audit import AuditRecord, CallKind
 from spass.metering.pricing import price
@@ -30,8 +30,6 @@ from spass.tenancy.config import ModelConfig
 
 if TYPE_CHECKING:
     from spass.core.bus_events import InferenceEnd, InferenceStart, ToolCallEnd, ToolCallStart
-
-_NO_RESERVATION: Final = CallReservation()
 
 
 class Recorder:
@@ -48,7 +46,7 @@ class Recorder:
         *,
         model: str | None = None,
         tool: str | None = None,
-        reservation: CallReservation = _NO_RESERVATION,
+        reservation: Reservation | None = None,
     ) -> None:
         caller = scope.caller
         self._scope = scope
@@ -127,8 +125,9 @@ class Recorder:
 
     async def _settle_and_record(self, record: AuditRecord) -> None:
         audited = audit.record_call(self._scope.store, record)
-        if self._reservation.is_limited:
-            await asyncio.gather(audited, self._reservation.settle(record.usage, record.cost))
+        if self._reservation is not None:
+            settled = self._reservation.settle(tokens=record.usage.total_tokens, usd=record.cost.usd)
+            await asyncio.gather(audited, settled)
         else:
             await audited
 

@@ -11,7 +11,6 @@ from functools import partial
 from spass.core.errors import RateLimited
 from spass.core.ids import TenantId
 from spass.core.time import Clock
-from spass.limits.shard import renew_while_running
 from spass.limits.shard_state import Caps, NoCapacity
 from spass.limits.shared_limit import SharedLimit, new_call_id
 from spass.store.keys import followers_limit
@@ -48,9 +47,9 @@ class Followers:
                 },
                 retry_after=place.retry_after,
             )
+        place.renew_until_settled()
         try:
-            async with renew_while_running(place):
-                yield
+            yield
         finally:
             await place.settle(tokens=0)
 

@@ -1,8 +1,8 @@
 """One item (shard) of a shared limit: reserve room in it, renew the lease while a call runs, and settle."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from decimal import Decimal
 from typing import Final, Protocol
 
@@ -145,7 +145,7 @@ class Shard:
 
 
 class Reservation:
-    """The room that one call holds. Renew it every ``RENEW_SECONDS`` (see ``renew_while_running``), and always settle it."""
+    """The room that one call holds. Renew it while the call runs, and always settle it."""
 
     def __init__(self, shard: Shard, request: ReservationRequest, check: ReservationCheck) -> None:
         self._shard = shard
@@ -154,6 +154,22 @@ class Reservation:
         self._month = check.month
         self._lease = check.lease
         self._settled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._renewals: asyncio.Task[None] | None = None
+
+    def renew_until_settled(self, every: float = RENEW_SECONDS) -> None:
+        """Renew the lease every ``every`` seconds from now on. A short call starts no task."""
+
+        async def renew_repeatedly() -> None:
+            while True:
+                await self.renew()
+                await asyncio.sleep(every)
+
+        def start() -> None:
+            self._renewals = loop.create_task(renew_repeatedly())
+
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(every, start)
 
     async def renew(self) -> None:
         """Renew the lease. Log a failure and do not raise it: the next renewal may succeed, and after a lost lease the limit only
@@ -208,6 +224,11 @@ class Reservation:
             await run_shielded(self._settle(tokens, usd))
 
     async def _settle(self, tokens: int, usd: Decimal) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._renewals is not None:
+            self._renewals.cancel()
+            await asyncio.wait({self._renewals})
         stored_state: ShardState | None = None
         for _ in range(_SETTLE_ATTEMPTS):
             try:
@@ -264,25 +285,3 @@ class Reservation:
 
     def _log(self, event: str) -> None:
         write_line({"at": now(), "level": "warning", "event": event})
-
-
-@asynccontextmanager
-async def renew_while_running(reservation: Reservation, *, every: float = RENEW_SECONDS) -> AsyncIterator[None]:
-    """Renew ``reservation`` every ``every`` seconds while the body runs. A short call starts no task."""
-    renewals: list[asyncio.Task[None]] = []
-
-    async def renew_repeatedly() -> None:
-        while True:
-            await reservation.renew()
-            await asyncio.sleep(every)
-
-    loop = asyncio.get_running_loop()
-    timer = loop.call_later(every, lambda: renewals.append(loop.create_task(renew_repeatedly())))
-    try:
-        yield
-    finally:
-        timer.cancel()
-        for task in renewals:
-            task.cancel()
-        if renewals:
-            await asyncio.wait(renewals)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
-from spass.calls.admission import CallReservation
 from spass.calls.embedding import embed_texts
 from spass.calls.recorder import RecordedCall, record_call
 from spass.calls.reply_redaction import build_redactor
@@ -23,6 +22,7 @@ from spass.core.errors import InvalidRequest
 from spass.core.ids import AGENT_NAME, AgentName
 from spass.core.messages import Json, TokenUsage, ToolCall
 from spass.core.time import Deadline
+from spass.limits.shard import Reservation
 from spass.llm.plain_messages import read_messages, read_tools
 from spass.llm.usage_log import AgentUsage, UsageLog
 from spass.metering.audit import CallKind
@@ -157,10 +157,10 @@ class InProcessCalls:
         """Return ``text`` as a model reads it: these calls send it as it is."""
         return text
 
-    def admit_foreign_agent(self, scope: Scope, prompt: str) -> AbstractAsyncContextManager[CallReservation]:
+    def admit_foreign_agent(self, scope: Scope, prompt: str) -> AbstractAsyncContextManager[Reservation | None]:
         """Admit every run of a foreign agent: the operator's own code has no budget."""
         del scope, prompt
-        return nullcontext(CallReservation())
+        return nullcontext(None)
 
     async def embed(self, model: str, texts: Sequence[str], *, agent_id: str | None = None) -> EmbeddingsReply:
         """Return one vector per text.

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 
 from spass.core.errors import StorageUnavailable
-from spass.limits.shard import LimitTable, Reservation, renew_while_running
+from spass.limits.shard import LimitTable, Reservation
 from spass.limits.shard_state import Caps, NoCapacity
 from spass.limits.shared_limit import SharedLimit, new_call_id
 from spass.models.attempt import Attempt
@@ -36,14 +36,11 @@ class BackendLimits:
         """
         hold = await self._reserve(backend, attempt.expected_usage.total_tokens, seconds)
         with self._count_active(backend.name):
-            if hold is None:
-                yield
-                return
             try:
-                async with renew_while_running(hold):
-                    yield
+                yield
             finally:
-                await hold.settle(tokens=attempt.usage.total_tokens)
+                if hold is not None:
+                    await hold.settle(tokens=attempt.usage.total_tokens)
 
     async def load(self, backend: BackendConfig) -> float:
         """Return the calls in flight at ``backend`` divided by its concurrency limit.
@@ -70,6 +67,7 @@ class BackendLimits:
             raise BackendLimitReached(
                 "The backend has no capacity left.", room_after=answer.retry_after, is_estimate=answer.by == "concurrent"
             )
+        answer.renew_until_settled()
         return answer
 
     @contextmanager

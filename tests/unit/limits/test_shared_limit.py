@@ -11,7 +11,7 @@ from bench.meter import bytes_of_item
 from spass.aws.dynamodb import attribute_of
 from spass.core.errors import StorageUnavailable
 from spass.core.time import now_s
-from spass.limits.shard import LimitTable, Reservation, renew_while_running
+from spass.limits.shard import LimitTable, Reservation
 from spass.limits.shard_state import MAX_CALLS_PER_SHARD, Caps, NoCapacity
 from spass.limits.shared_limit import SharedLimit, forget_spending, new_call_id
 from spass.store.keys import BACKEND_PREFIX, Key, backend_limit
@@ -788,10 +788,11 @@ async def test_a_reservation_is_renewed_only_while_its_call_runs() -> None:
     limit = SimulatedLimit(Counting(), Caps(concurrent=1))
     reservation = await limit.reserve()
     renewed = 0
-    async with renew_while_running(reservation, every=0.001):
-        while renewed < 3:
-            limit.time += 20
-            await asyncio.sleep(0.001)
+    reservation.renew_until_settled(every=0.001)
+    while renewed < 3:
+        limit.time += 20
+        await asyncio.sleep(0.001)
+    await reservation.settle(tokens=0)
     renewals = renewed
     await asyncio.sleep(0.005)
     assert renewed == renewals

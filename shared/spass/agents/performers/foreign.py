@@ -8,7 +8,6 @@ from functools import partial
 from typing import Final
 
 from spass.agents.availability import ForeignAgents
-from spass.calls.admission import CallReservation
 from spass.calls.model_calls import ModelCalls
 from spass.calls.recorder import Recorder
 from spass.calls.scope import Scope
@@ -16,6 +15,7 @@ from spass.core.cost import NO_COST, Cost, CostSource
 from spass.core.effects import ForeignResult, ForeignRun
 from spass.core.errors import UpstreamError, UpstreamTimeout
 from spass.core.messages import NO_TOKENS, Json, TokenUsage
+from spass.limits.shard import Reservation
 from spass.metering import audit
 from spass.metering.audit import CallKind
 from spass.metering.pricing import reported_price
@@ -54,7 +54,7 @@ class ForeignPerformer:
         async with self._calls.admit_foreign_agent(self._scope, spec.prompt) as reservation:
             return await self._perform(spec, reservation)
 
-    async def _perform(self, spec: ForeignRun, reservation: CallReservation) -> ForeignResult:
+    async def _perform(self, spec: ForeignRun, reservation: Reservation | None) -> ForeignResult:
         model = self._model if spec.runner == "openhands" else spec.runner  # the other SDK selects its own
         recorder = Recorder(self._scope, CallKind.CHAT, model=model, reservation=reservation)
         status, usage, cost = audit.FAILED, NO_TOKENS, NO_COST

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from spass.calls.admission import Admission, CallReservation
+from spass.calls.admission import Admission
 from spass.calls.scope import JOB_MAX_WAIT, REQUEST_MAX_WAIT, Scope
 from spass.core.cost import Cost
 from spass.core.errors import RateLimited
 from spass.core.ids import AgentName, JobId, MessageId, SessionId, UserId, new_id
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import timestamp
+from spass.limits.shard import Reservation
 from spass.sessions.compaction import steps
 from spass.sessions.compaction.job import JOB_SECONDS, RETRIES_EXHAUSTED, Job, JobResult, fail_job, read_job
 from spass.sessions.deletion import delete_session
@@ -411,7 +412,7 @@ class Limited:
         self.is_full = True
         reserve = Admission._reserve
 
-        async def refuse(admission: Admission, scope: Scope, expected: TokenUsage, cost: Cost) -> CallReservation:
+        async def refuse(admission: Admission, scope: Scope, expected: TokenUsage, cost: Cost) -> Reservation | None:
             if self.is_full:
                 self.waits.append(scope.seconds_to_wait)
                 raise RateLimited("The limit is reached.", retry_after=50)
