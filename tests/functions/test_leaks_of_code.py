@@ -29,7 +29,7 @@ SANDBOX: Final[Callable[[], Sandbox]] = SANDBOXES[-1]
 FILES: Final = {
     "digger": "kind: rlm\ntools: [calculator, llm]\nmax_turns: 3",
     "coder": "kind: native_openhands\ntools: [calculator]",
-    "contained": "kind: rlm\ntools: [calculator, llm]\nmax_turns: 3\nsandbox: {}",
+    "contained": "kind: rlm\ntools: [calculator, llm]\nmax_turns: 3\ncontainer: {}",
 }
 WAYS: Final = {
     "output": "print(s)",

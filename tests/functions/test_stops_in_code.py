@@ -68,10 +68,10 @@ WORKS: Final[Mapping[str, Work]] = {
     **(IN_PROCESSES if PROCESSES.unavailable is None else {}),
     "a resolution": Work("kind: native_openhands", "Read https://unresolved.example/"),
     "a fetch": Work("kind: native_openhands", "Read https://slow.example/"),
-    "a container whose model answers": Work("kind: simple\nsandbox: {}", processes=2),
-    "code in a container": cell("kind: rlm\nsandbox: {}", "while True: pass", processes=3),
-    "code that waits in a container": cell("kind: rlm\nsandbox: {}", f"llm_query('{HANG}')", processes=3),
-    "a container that says nothing": Work("kind: simple\nsandbox: {image: silent}", processes=2),
+    "a container whose model answers": Work("kind: simple\ncontainer: {}", processes=2),
+    "code in a container": cell("kind: rlm\ncontainer: {}", "while True: pass", processes=3),
+    "code that waits in a container": cell("kind: rlm\ncontainer: {}", f"llm_query('{HANG}')", processes=3),
+    "a container that says nothing": Work("kind: simple\ncontainer: {image: silent}", processes=2),
     "openhands": Work("kind: openhands", SLEEP["openhands"], processes=2, next_text=END["openhands"]),
     "claude_code": Work("kind: claude_code", SLEEP["claude_code"], processes=2, next_text=END["claude_code"]),
 }
@@ -150,7 +150,7 @@ async def wait_until(condition: Callable[[], bool]) -> None:
 def is_busy(world: World, work: Work, before: set[int]) -> bool:
     if len(descendants() - before) < work.processes:
         return False
-    if work.agent.startswith(("kind: native_openhands", "kind: simple\nsandbox: {}")) or HANG in (work.reply or ""):
+    if work.agent.startswith(("kind: native_openhands", "kind: simple\ncontainer: {}")) or HANG in (work.reply or ""):
         busy = world.fetched if "slow" in work.text else world.left()
         return bool(busy) or "while" in (work.reply or "")
     return True

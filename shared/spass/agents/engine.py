@@ -94,10 +94,10 @@ class Engine:
             InvalidRequest: the agent may not work in its workspace.
         """
         check_token(scope.caller.identity, spec)
-        if spec.sandbox is not None:
-            spec.sandbox.check()
+        if spec.container is not None:
+            spec.container.check()
         agent = spec.build()
-        if spec.sandbox is None or agent.needs != "code":  # code runs in the container
+        if spec.container is None or agent.needs != "code":  # code runs in the container
             self._availability.check(agent)
 
     def run(
@@ -152,10 +152,10 @@ class Engine:
             shorter = await history.shorten() if history is not None else None
             return _with_content([*shorter, *given.conversation]) if shorter is not None else None
 
-        if spec.sandbox is not None:
+        if spec.container is not None:
             from spass.agents.sandboxed import contain
 
-            agent = contain(agent, spec.sandbox)
+            agent = contain(agent, spec.container)
         return driver.run(agent, message, prepare, shorten)
 
     def _open_code(self, scope: Scope, defaults: ChatRequest, run_tools: "CallToolsWithin") -> CodeRunner:

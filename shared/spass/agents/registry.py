@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from spass.agents.container_settings import NOT_DEPLOYED
 from spass.agents.delegate_checks import delegate_problems
 from spass.agents.kinds.registry import KINDS, UnknownKind
 from spass.agents.parameters import owners
@@ -27,6 +26,7 @@ _GATED: Final = sorted(name for name, entry in TOOLS.items() if entry.gated)
 _OF_WORKSPACES: Final = {name for name, entry in TOOLS.items() if entry.needs_workspace}
 _LIST: Final = "agents"  # the scope of its cursors; agents are the same for all tenants
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NOT_DEPLOYED: Final = "a deployed gateway starts no containers; remove this key, or run the agent on a machine of your own"
 _FIX_HINT: Final = "Add it to gateway.yaml, or set SPASS_AGENTS to a folder of agents that use its models"
 
 
@@ -131,7 +131,7 @@ def load_agent(path: Path, config: GatewayConfig, *, deployed: bool = False) -> 
 
 
 def _notices(source: YamlSource, agent: AgentSpec, *, accepts_tools: bool) -> Iterator[ConfigProblem]:
-    """Yield the keys of the file that have no effect."""
+    """Yield the keys of the file that have no effect, or have another name now."""
     if agent.tools and not accepts_tools:
         message = f"the kind {agent.kind} of '{agent.name}' uses no tools; remove this key, or choose another kind"
         yield source.problem(("tools",), message)
@@ -141,6 +141,8 @@ def _notices(source: YamlSource, agent: AgentSpec, *, accepts_tools: bool) -> It
         if name in _GATED and name not in agent.tools:
             message = f"the agent does not have the tool '{name}'; add it to tools, or remove it here"
             yield source.problem(("approval", position), message)
+    if isinstance(source.data, Mapping) and "sandbox" in source.data:
+        yield source.problem(("sandbox",), "this key is called container now; rename it")
     if "aider_edit" in agent.tools and not agent.grants.paths.write:
         message = "aider_edit can change no file; name the paths that it may change: paths: {write: [src/]}"
         yield source.problem(("tools", agent.tools.index("aider_edit")), message)
@@ -205,21 +207,24 @@ def _grant_problems(source: YamlSource, agent: AgentSpec) -> Iterator[ConfigProb
 
 def _container_problems(source: YamlSource, agent: AgentSpec, deployed: bool) -> Iterator[ConfigProblem]:
     """Yield what is wrong with the container of the agent on this machine."""
-    settings = agent.sandbox
+    settings = agent.container
     if settings is None:
         return
+    keys = [key for key in ("container", "sandbox") if isinstance(source.data, Mapping) and source.data.get(key) is not None]
+    if len(keys) > 1:
+        yield source.problem(("sandbox",), "is the earlier name of container; remove this key")
     if deployed:
-        yield source.problem(("sandbox",), NOT_DEPLOYED)
+        yield source.problem((keys[0],), _NOT_DEPLOYED)
         return
     from spass.sandbox.mounts import MountRefused, read_allow_list, resolve_mounts
 
     if settings.workspace and not (settings.workspace.startswith("/") and settings.workspace.isprintable()):
-        yield source.problem(("sandbox", "workspace"), "must be an absolute path in the container")
-    place: tuple[str | int, ...] = ("sandbox", "mount_allowlist")
+        yield source.problem((keys[0], "workspace"), "must be an absolute path in the container")
+    place: tuple[str | int, ...] = (keys[0], "mount_allowlist")
     try:
         allow_list = read_allow_list(settings.mount_allowlist)
         for position, mount in enumerate(settings.mounts):
-            place = ("sandbox", "mounts", position)
+            place = (keys[0], "mounts", position)
             resolve_mounts([mount], allow_list)
     except MountRefused as refused:
         yield source.problem(place, str(refused))

@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from spass.agents.container_settings import ContainerSettings
 from spass.agents.driver import Driver
 from spass.agents.kinds.base import AgentContext, AgentResult, BaseAgent, Runner
 from spass.agents.kinds.foreign import ForeignAgent
@@ -23,6 +22,9 @@ from spass.core.messages import Json
 from spass.sandbox.container_child import ContainerChildren, to_error
 from spass.sandbox.container_pipe import ContainerAnswer, ContainerFailed, ContainerPipe
 from spass.sandbox.runner import ContainerRunner
+
+if TYPE_CHECKING:
+    from spass.agents.spec import ContainerSettings
 
 _ENDS: Final = ("Answer", "Failure")
 _MAX_FAILURE: Final = 500  # characters of an error that a container reports
@@ -98,7 +100,7 @@ class SandboxedAgent(BaseAgent):
         }
 
 
-def contain(agent: BaseAgent, settings: ContainerSettings) -> SandboxedAgent:
+def contain(agent: BaseAgent, settings: "ContainerSettings") -> SandboxedAgent:
     """Return ``agent`` in a container. All agents with the same settings share the limit of containers at a time."""
     runner = _runner(settings.image, settings.timeout, settings.mount_allowlist, settings.runtime)
     return SandboxedAgent(agent=agent, runner=runner, workspace=settings.workspace, mounts=settings.mounts)

@@ -3,15 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
-from spass.agents.container_settings import ContainerSettings
 from spass.agents.kinds.base import BaseAgent
 from spass.agents.kinds.registry import KINDS, UnknownKind
 from spass.agents.parameters import parameter_fields
-from spass.core.errors import InvalidRequest
+from spass.core.errors import InvalidRequest, SandboxUnavailable
 from spass.core.ids import RAG_ID, OperatorId, RequestId, WorkspaceId
 from spass.core.run_result import AgentRun
 from spass.core.text_checks import limit_bytes, reject_blank
@@ -26,6 +25,33 @@ DEFAULT_KIND: Final = "orchestrator"
 OPERATOR_PARAMETER: Final = "operator_id"
 """The parameter of the kinds that remember. The default is the name of the agent's file, and none for a kind's key."""
 MAX_MESSAGE_BYTES: Final = 256 * 1024
+_MAX_CONTAINER_SECONDS: Final = 24 * 3600
+
+
+class ContainerSettings(BaseModel):
+    """The container of an agent. ``timeout`` is in seconds, ``mount_allowlist`` the path of a file, and ``workspace`` that of a
+    folder in the container."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    image: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")] = "spass-sandbox:latest"
+    timeout: Annotated[float, Field(gt=0, le=_MAX_CONTAINER_SECONDS)] = 300
+    runtime: Literal["docker", "podman"] = "docker"
+    mount_allowlist: str = ""
+    mounts: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    workspace: str = ""
+
+    def check(self) -> None:
+        """Check whether this machine has the runtime.
+
+        Raises:
+            SandboxUnavailable: it does not.
+        """
+        from shutil import which
+
+        if which(self.runtime) is None:
+            message = f"This gateway cannot run this agent: it runs in a container, and {self.runtime} is not installed."
+            raise SandboxUnavailable(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +60,8 @@ class AgentSpec:
 
     ``kind`` is a canonical key. ``parameters`` are valid values for fields of the kind; the others have their defaults.
     ``rag_index`` is searched before each prompt for ``rag_top_k`` passages; None means the tenant's setting. ``notices`` name
-    parts of the agent's file that have no effect. ``grants`` is what the tools may do. ``sandbox`` is
-    the container in which the agent runs, or None for this process.
+    parts of the agent's file that have no effect. ``grants`` is what the tools may do. ``container`` is where the agent runs, or
+    None for this process.
     """
 
     name: str
@@ -46,7 +72,7 @@ class AgentSpec:
     rag_index: str | None = None
     rag_top_k: int | None = None
     grants: Grants = NO_GRANTS
-    sandbox: ContainerSettings | None = None
+    container: ContainerSettings | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     notices: tuple[ConfigProblem, ...] = ()
 
@@ -109,12 +135,15 @@ class AgentFile(BaseModel):
     approval: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(check_unique)] = ()
     delegates: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(check_unique)] = ()
     editor: EditorSettings = EditorSettings()
-    sandbox: ContainerSettings | None = None
+    container: ContainerSettings | None = None
+    sandbox: ContainerSettings | None = None  # the earlier name of ``container``
 
     def spec(self) -> AgentSpec:
         """Return the agent that the file describes."""
         parameters = {field.name: getattr(self, field.name) for field in fields(KINDS.get(self.kind))}
         common = {name: getattr(self, name) for name in AgentFile.model_fields if name not in parameters}
+        earlier_name = common.pop("sandbox", None)
+        common["container"] = common["container"] or earlier_name
         grants = Grants(**{name: common.pop(name) for name in GRANTS if name in common})
         if OPERATOR_PARAMETER in parameters:
             parameters[OPERATOR_PARAMETER] = parameters[OPERATOR_PARAMETER] or self.name

@@ -40,9 +40,9 @@ def unusable_for(
             if not is_served(config.llm, model):
                 return f"No backend of this gateway serves the model '{model}', which the agent needs."
         kind = KINDS.get(agent.kind)
-        if agent.sandbox is not None:
+        if agent.container is not None:
             try:
-                agent.sandbox.check()
+                agent.container.check()
             except SandboxUnavailable as error:
                 return error.message
             if kind.needs == "code":  # it runs in the container

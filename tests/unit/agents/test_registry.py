@@ -12,6 +12,7 @@ from spass.agents.kinds.simple import SimpleAgent
 from spass.agents.registry import AgentRegistry
 from spass.agents.responses import AgentConfig
 from spass.agents.sandboxed import contain
+from spass.agents.spec import ContainerSettings
 from spass.core.effects import Answer, Infer, Steps
 from spass.core.errors import AgentNotFound
 from spass.sandbox import ContainerRunner
@@ -128,19 +129,22 @@ def test_a_name_and_a_model_are_enough(tmp_path: Path) -> None:
         ("description: *x", 3, "alias"),
         ("tools: [calculator, read_file]", 3, "the tool 'read_file' needs a workspace; add a line such as 'workspace: default'"),
         ("workspace: w\ntools:\n  - delegate", 5, "'delegate' needs the names of agents; add a line such as 'delegates:"),
-        ("sandbox: {imag: x}", 3, "unknown key 'imag'; did you mean 'image'?"),
-        ("sandbox: {image: --privileged}", 3, "image"),
-        ("sandbox: {timeout: 0}", 3, "timeout"),
-        ("sandbox: {timeout: .inf}", 3, "timeout"),
-        ("sandbox: {runtime: runc}", 3, "runtime"),
-        ("sandbox: {secrets: {KEY: x}}", 3, "unknown key 'secrets'"),
-        ("sandbox: {workspace: work}", 3, "must be an absolute path in the container"),
-        ("sandbox: {mounts: [/]}", 3, "'/' cannot be mounted"),
-        ("sandbox: {mounts: [data]}", 3, "'data' cannot be mounted: it must be absolute"),
-        ("sandbox: {mounts: ['/no such folder']}", 3, "No such file"),
-        ("sandbox: {mounts: /data}", 3, "mounts"),
-        ("sandbox: {mount_allowlist: /no/such/file.json}", 3, "'/no/such/file.json' cannot be read"),
-        ("sandbox: docker", 3, "sandbox"),
+        ("container: {imag: x}", 3, "unknown key 'imag'; did you mean 'image'?"),
+        ("container: {image: --privileged}", 3, "image"),
+        ("container: {timeout: 0}", 3, "timeout"),
+        ("container: {timeout: .inf}", 3, "timeout"),
+        ("container: {runtime: runc}", 3, "runtime"),
+        ("container: {secrets: {KEY: x}}", 3, "unknown key 'secrets'"),
+        ("container: {workspace: work}", 3, "must be an absolute path in the container"),
+        ("container: {mounts: [/]}", 3, "'/' cannot be mounted"),
+        ("container: {mounts: [data]}", 3, "'data' cannot be mounted: it must be absolute"),
+        ("container: {mounts: ['/no such folder']}", 3, "No such file"),
+        ("container: {mounts: /data}", 3, "mounts"),
+        ("container: {mount_allowlist: /no/such/file.json}", 3, "'/no/such/file.json' cannot be read"),
+        ("container: docker", 3, "container"),
+        ("sandbox: {imag: x}", 3, "sandbox: unknown key 'imag'; did you mean 'image'?"),
+        ("sandbox: {mounts: [/]}", 3, "sandbox.mounts[0]: '/' cannot be mounted"),
+        ("container: {}\nsandbox: {}", 4, "sandbox: is the earlier name of container; remove this key"),
     ],
 )
 def test_an_error_names_file_line_and_reason(tmp_path: Path, addition: str, line: int, reason: str) -> None:
@@ -326,25 +330,35 @@ def test_a_delegate_whose_own_file_is_broken_is_not_a_second_problem(tmp_path: P
 
 
 def test_an_agent_may_run_in_a_container(tmp_path: Path) -> None:
-    spec = load(tmp_path, good=f"{GOOD}sandbox: {{timeout: 60, runtime: podman, mounts: [{tmp_path}], workspace: /work}}").get(
+    spec = load(tmp_path, good=f"{GOOD}container: {{timeout: 60, runtime: podman, mounts: [{tmp_path}], workspace: /work}}").get(
         "good"
     )
-    assert spec.sandbox is not None
-    agent = contain(spec.build(), spec.sandbox)
+    assert spec.container is not None
+    agent = contain(spec.build(), spec.container)
     assert (agent.agent, agent.workspace, agent.mounts) == (OrchestratorAgent(), "/work", (str(tmp_path),))
     assert (agent.runner.image, agent.runner.timeout, agent.runner.runtime) == ("spass-sandbox:latest", 60, "podman")
     assert (agent.engine, agent.model, agent.secrets, agent.bus) == (None, "", {}, None)
-    assert contain(spec.build(), spec.sandbox).runner is agent.runner, "they share one limit of containers"
+    assert contain(spec.build(), spec.container).runner is agent.runner, "they share one limit of containers"
 
 
 def test_the_defaults_of_a_container_are_those_of_the_runner(tmp_path: Path) -> None:
-    spec = load(tmp_path, good=f"{GOOD}sandbox: {{}}").get("good")
-    assert spec.sandbox is not None
-    assert contain(spec.build(), spec.sandbox).runner == ContainerRunner()
-    assert load(tmp_path, good=GOOD).get("good").sandbox is None
+    spec = load(tmp_path, good=f"{GOOD}container: {{}}").get("good")
+    assert spec.container is not None
+    assert contain(spec.build(), spec.container).runner == ContainerRunner()
+    assert load(tmp_path, good=GOOD).get("good").container is None
 
 
-def test_a_deployed_gateway_refuses_an_agent_in_a_container(tmp_path: Path) -> None:
-    (tmp_path / "good.yaml").write_text(f"{GOOD}sandbox: {{}}")
+@pytest.mark.parametrize(
+    ("key", "notices"), [("container", []), ("sandbox", ["sandbox: this key is called container now; rename it"])]
+)
+def test_the_earlier_name_of_the_key_container_is_read_and_noticed(tmp_path: Path, key: str, notices: list[str]) -> None:
+    agents = load(tmp_path, good=f"{GOOD}{key}: {{timeout: 60}}")
+    assert agents.get("good").container == ContainerSettings(timeout=60)
+    assert [notice.message for notice in agents.notices] == notices
+
+
+@pytest.mark.parametrize("key", ["container", "sandbox"])
+def test_a_deployed_gateway_refuses_an_agent_in_a_container(tmp_path: Path, key: str) -> None:
+    (tmp_path / "good.yaml").write_text(f"{GOOD}{key}: {{}}")
     with pytest.raises(ConfigError, match=r"good\.yaml:3: .*a deployed gateway starts no containers"):
         AgentRegistry.load(tmp_path, CONFIG, deployed=True)

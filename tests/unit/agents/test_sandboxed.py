@@ -12,14 +12,13 @@ from typing import Any, Final
 
 import pytest
 
-from spass.agents.container_settings import ContainerSettings
 from spass.agents.kinds import KINDS, AgentContext, AgentResult, BaseAgent
 from spass.agents.kinds.foreign import ForeignAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.agents.kinds.rlm import RLMAgent
 from spass.agents.kinds.simple import SimpleAgent
 from spass.agents.sandboxed import SandboxedAgent
-from spass.agents.spec import AgentSpec
+from spass.agents.spec import AgentSpec, ContainerSettings
 from spass.core.bus import EVENT_TYPES, EventBus
 from spass.core.effects import Answer, ForeignResult, ForeignRun, ReportStatus, Steps
 from spass.core.errors import InternalError, SandboxUnavailable, UpstreamError, UpstreamTimeout
@@ -339,7 +338,7 @@ async def test_a_message_with_half_a_pair_does_not_break_the_pipe(runtime: Recor
     assert (await contained(SimpleAgent()).run("\udfff", context, driver_of(world))).content == "fine ?"
 
 
-CONTAINED: Final = AgentSpec(name="contained", model="talker", kind="rlm", sandbox=ContainerSettings(timeout=60))
+CONTAINED: Final = AgentSpec(name="contained", model="talker", kind="rlm", container=ContainerSettings(timeout=60))
 
 
 async def test_an_agent_of_a_file_answers_in_a_container_without_a_sandbox(runtime: RecordingRuntime) -> None:

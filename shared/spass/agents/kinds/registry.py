@@ -37,6 +37,7 @@ FILE_KEYS: Final = frozenset(
         "approval",
         "delegates",
         "editor",
+        "container",
         "sandbox",
     }
 )
