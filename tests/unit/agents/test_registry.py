@@ -143,7 +143,7 @@ def test_a_name_and_a_model_are_enough(tmp_path: Path) -> None:
         ("container: {mount_allowlist: /no/such/file.json}", 3, "'/no/such/file.json' cannot be read"),
         ("container: docker", 3, "container"),
         ("sandbox: {imag: x}", 3, "sandbox: unknown key 'imag'; did you mean 'image'?"),
-        ("sandbox: {mounts: [/]}", 3, "sandbox.mounts[0]: '/' cannot be mounted"),
+        ("sandbox: {mounts: [/]}", 3, "sandbox.mounts[0]: The path '/' cannot be mounted"),
         ("container: {}\nsandbox: {}", 4, "sandbox: is the earlier name of container; remove this key"),
     ],
 )
