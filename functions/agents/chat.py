@@ -8,7 +8,6 @@ from spass.agents.spec import MessageBody
 from spass.runs.run import RunRequest
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
-from spass.web.operators import operator_of
 from spass.web.routing import AgentParameter, api_router
 from spass.web.run_responses import STREAM_RESPONSE, answer_run
 
@@ -21,7 +20,7 @@ async def ask_agent(name: AgentParameter, body: MessageBody, request: Request, e
     then this is a turn of the operator's session."""
     agent = exchange.services.agents.get(name)
     exchange.services.engine.check(exchange.scope, agent)
-    run = RunRequest(body.message, operator_of(exchange, agent), idempotency=exchange.idempotency)
+    run = RunRequest(body.message, agent.operator_of(exchange.scope.caller.owner), idempotency=exchange.idempotency)
     return await answer_run(exchange, agent, run, request.receive, stream=body.stream)
 
 

@@ -3,7 +3,6 @@
 import asyncio
 
 from spass.agents.responses import AgentConfig
-from spass.agents.usable import unusable_for
 from spass.models.backends import has_standin
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
@@ -18,8 +17,7 @@ async def get_agent(name: AgentParameter, exchange: CurrentExchange) -> AgentCon
     services, scope = exchange.services, exchange.scope
     spec = services.agents.get(name)
     settings = (await services.cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config
-    unusable = unusable_for(scope.caller.identity, services.config, services.availability.reason)
-    reason = await asyncio.to_thread(unusable, spec)
+    reason = await asyncio.to_thread(services.availability.unusable, scope.caller.identity, services.config, spec)
     stand_in = has_standin(services.config.llm, spec.model)
     return AgentConfig.with_defaults(spec, settings.rag_top_k, reason, stand_in=stand_in)
 

@@ -9,7 +9,6 @@ from spass.agents.responses import AskAnswer
 from spass.runs.run import RunRequest
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
-from spass.web.operators import operator_of
 from spass.web.routing import api_router
 from spass.web.run_responses import STREAM_RESPONSE, answer_run
 
@@ -24,7 +23,7 @@ async def ask(body: AskBody, request: Request, exchange: CurrentExchange) -> Res
     exchange.services.engine.check(exchange.scope, agent)
     run = RunRequest(
         body.input,
-        operator_of(exchange, agent),
+        agent.operator_of(exchange.scope.caller.owner),
         given=body.context.given,
         idempotency=exchange.idempotency,
         form=EventFormat(shows_kind=True),

@@ -2,14 +2,13 @@
 
 from starlette.responses import Response
 
-from spass.agents.usable import check_token
 from spass.sessions.session import CreateSession, SessionView
 from spass.store.idempotency import Claim
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.idempotency import RouteResult, run_idempotently
-from spass.web.operators import agent_of_sessions
 from spass.web.routing import AgentParameter, api_router
+from spass.web.session_agents import agent_of_sessions
 
 router = api_router()
 
@@ -18,7 +17,7 @@ router = api_router()
 async def create_session(name: AgentParameter, exchange: CurrentExchange, body: CreateSession | None = None) -> Response:
     """Create a session. Missing values come from the tenant's settings, and the session keeps them."""
     services, agent = exchange.services, agent_of_sessions(exchange, name)
-    check_token(exchange.scope.caller.identity, agent)
+    agent.check_token(exchange.scope.caller.identity)
     options = body or CreateSession()
     options = options.model_copy(update={"workspace": agent.session_workspace(options.workspace)})
 

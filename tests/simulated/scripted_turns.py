@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from typing import Final, TypeAlias
 
 from spass.agents.engine import NOTHING_GIVEN, Engine, History
-from spass.agents.kinds.base import AgentContext
+from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.agents.spec import AgentSpec
 from spass.calls.scope import Scope
 from spass.core.effects import ToolOutcome
@@ -91,8 +91,8 @@ class ScriptedEngine(Engine):
     def __init__(self, respond: Respond) -> None:
         self._respond = respond
 
-    def check(self, scope: Scope, spec: AgentSpec) -> None:
-        return None
+    def check(self, scope: Scope, spec: AgentSpec) -> BaseAgent:
+        return spec.build()
 
     def run(
         self,

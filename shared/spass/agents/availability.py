@@ -1,14 +1,19 @@
-"""The kinds that this gateway can run."""
+"""Tell which kinds this gateway can run, and which agents a caller can use."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from spass.agents.kinds.base import AgentContext, BaseAgent
+from spass.agents.kinds.registry import KINDS
+from spass.agents.spec import AgentSpec
 from spass.core.code_calls import Sandbox
 from spass.core.effects import ForeignRun, ForeignRunner
 from spass.core.errors import KindUnavailable, SandboxUnavailable
 from spass.core.messages import Json
+from spass.models.backends import is_served
 from spass.sandbox.none import no_sandbox
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.identity import Identity
 
 NOT_DEPLOYED: Final = "foreign agents run on a machine of your own, not in a deployed gateway. Start one there with: make run"
 
@@ -38,17 +43,12 @@ class ForeignAgents(Protocol):
         ...
 
 
-def no_foreign_agents() -> ForeignAgents | None:
-    """Return None: this process runs no foreign agents."""
-    return None
-
-
 class Availability:
-    """Tell which kinds can run here. ``sandbox`` returns the place where code runs, and ``foreign_agents`` those of
-    this machine, or None in a deployment."""
+    """Tell what can run here. ``sandbox`` returns the place where code runs, and ``foreign_agents`` those of this machine, or
+    None in a deployment."""
 
     def __init__(
-        self, sandbox: Callable[[], Sandbox] = no_sandbox, foreign_agents: Callable[[], ForeignAgents | None] = no_foreign_agents
+        self, sandbox: Callable[[], Sandbox] = no_sandbox, foreign_agents: Callable[[], ForeignAgents | None] = lambda: None
     ) -> None:
         self.sandbox = sandbox
         self._foreign_agents = foreign_agents
@@ -76,20 +76,43 @@ class Availability:
                 foreign_agents = self._foreign_agents()
                 return NOT_DEPLOYED if foreign_agents is None else foreign_agents.unavailable(runner)
 
-    def check(self, agent: BaseAgent) -> None:
-        """Check whether ``agent`` can run.
+    def check(self, spec: AgentSpec, agent: BaseAgent) -> None:
+        """Check whether ``agent``, which ``spec`` describes, can run.
 
         Raises:
-            SandboxUnavailable: it runs code, which this gateway cannot.
+            SandboxUnavailable: it runs code or a container, which this gateway cannot.
             KindUnavailable: something else is missing.
             InvalidRequest: the agent may not work in its workspace.
         """
-        reason = self.sandbox().unavailable if agent.needs == "code" else None
-        if reason is not None:
-            raise SandboxUnavailable(f"This gateway cannot run the code of this agent: {reason}")
-        if agent.needs in (None, "code"):
+        if spec.container is not None:
+            spec.container.check()
+        if agent.needs is None:
+            return
+        if agent.needs == "code":
+            reason = self.sandbox().unavailable if spec.container is None else None
+            if reason is not None:
+                raise SandboxUnavailable(f"This gateway cannot run the code of this agent: {reason}")
             return
         from spass.agents.kinds.foreign import ForeignAgent
 
         if isinstance(agent, ForeignAgent):
             self.foreign_agents.check(agent.foreign_run("", AgentContext()))
+
+    def unusable(self, identity: Identity, config: GatewayConfig, agent: AgentSpec) -> str | None:
+        """Return why ``identity`` cannot use ``agent``, for people, or None if it can: its token may not use one of the agent's
+        models, no backend serves one, or its kind does not run here. This may start a process, so call it in a thread."""
+        models = [agent.model, *([config.defaults.embedding_model] if agent.rag_index is not None else ())]
+        for model in models:
+            if not identity.allows(model):
+                return f"This token may not use the model '{model}', which the agent needs."
+            if not is_served(config.llm, model):
+                return f"No backend of this gateway serves the model '{model}', which the agent needs."
+        kind = KINDS.get(agent.kind)
+        if agent.container is not None:
+            try:
+                agent.container.check()
+            except SandboxUnavailable as error:
+                return error.message
+            if kind.needs == "code":  # it runs in the container
+                return None
+        return self.reason(kind)

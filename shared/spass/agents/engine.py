@@ -11,7 +11,6 @@ from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.agents.performers.infer import InferPerformer
 from spass.agents.performers.page import PagePerformer, open_fetcher
 from spass.agents.spec import AgentSpec
-from spass.agents.usable import check_token
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.calls.text_cleaning import strip_invisible
@@ -85,20 +84,18 @@ class Engine:
         self._toolbox = toolbox
         self._reader = reader
 
-    def check(self, scope: Scope, spec: AgentSpec) -> None:
-        """Check whether the caller may run the agent. Call this before the first write and the first byte of the answer.
+    def check(self, scope: Scope, spec: AgentSpec) -> BaseAgent:
+        """Return the agent, if the caller may run it. Call this before the first write and the first byte of the answer.
 
         Raises:
             ModelNotAllowed: the caller's token may not use the agent's model.
             SandboxUnavailable, KindUnavailable: this gateway cannot run the agent's kind.
             InvalidRequest: the agent may not work in its workspace.
         """
-        check_token(scope.caller.identity, spec)
-        if spec.container is not None:
-            spec.container.check()
+        spec.check_token(scope.caller.identity)
         agent = spec.build()
-        if spec.container is None or agent.needs != "code":  # code runs in the container
-            self._availability.check(agent)
+        self._availability.check(spec, agent)
+        return agent
 
     def run(
         self,
@@ -122,9 +119,8 @@ class Engine:
         Raises:
             SpassError: the same as ``check``.
         """
-        self.check(scope, spec)
+        agent = _without_blank_prompt(self.check(scope, spec))
         scope = replace(scope, agent=AgentName(spec.name), kind=spec.kind)
-        agent = _without_blank_prompt(spec.build())
         grants = replace(spec.grants, workspace=_workspace(scope, spec, nested_in))
         specs = self._toolbox.specs(scope, spec.tools) if agent.accepts_tools else ()
         defaults = _defaults(agent, spec, specs)

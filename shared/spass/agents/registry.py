@@ -1,7 +1,7 @@
 """Load the agents of a folder: one YAML file each, read once per process and checked before use."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -11,7 +11,6 @@ from spass.agents.kinds.registry import KINDS, UnknownKind
 from spass.agents.parameters import owners
 from spass.agents.responses import AgentPage, AgentSummary
 from spass.agents.spec import DEFAULT_KIND, AgentFile, AgentSpec, file_model
-from spass.agents.usable import UnusableReason, always_usable
 from spass.core.errors import AgentNotFound
 from spass.core.json import replace_surrogates
 from spass.core.paging import decode_cursor, encode_cursor
@@ -78,8 +77,11 @@ class AgentRegistry:
             shown = replace_surrogates(name)[:128]
             raise AgentNotFound(f"The agent {shown!r} does not exist. GET /a1/agents lists all agents.") from None
 
-    def list(self, cursor: str | None = None, limit: int | None = None, unusable: UnusableReason = always_usable) -> AgentPage:
-        """Return at most ``limit`` agents after ``cursor``, sorted by name. ``unusable`` tells which of them cannot be used.
+    def list(
+        self, cursor: str | None = None, limit: int | None = None, unusable: Callable[[AgentSpec], str | None] | None = None
+    ) -> AgentPage:
+        """Return at most ``limit`` agents after ``cursor``, sorted by name. ``unusable`` returns why an agent cannot be used, or
+        None.
 
         Raises:
             InvalidRequest: the cursor does not belong to this list.
@@ -88,7 +90,10 @@ class AgentRegistry:
         names = sorted(name for name in self._agents if name > after)
         page = names[:limit]
         return AgentPage(
-            agents=[AgentSummary.of(agent, unusable(agent)) for agent in map(self._agents.__getitem__, page)],
+            agents=[
+                AgentSummary.of(agent, unusable(agent) if unusable is not None else None)
+                for agent in map(self._agents.__getitem__, page)
+            ],
             next_cursor=encode_cursor(_LIST, page[-1]) if page != names else None,
         )
 

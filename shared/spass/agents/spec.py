@@ -10,11 +10,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 from spass.agents.kinds.base import BaseAgent
 from spass.agents.kinds.registry import KINDS, UnknownKind
 from spass.agents.parameters import parameter_fields
-from spass.core.errors import InvalidRequest, SandboxUnavailable
-from spass.core.ids import RAG_ID, OperatorId, RequestId, WorkspaceId
+from spass.core.errors import InvalidRequest, ModelNotAllowed, SandboxUnavailable
+from spass.core.ids import RAG_ID, OperatorId, RequestId, UserId, WorkspaceId
 from spass.core.run_result import AgentRun
 from spass.core.text_checks import limit_bytes, reject_blank
+from spass.memory.operator import Operator
 from spass.tenancy.config_problem import ConfigProblem
+from spass.tenancy.identity import Identity
 from spass.tenancy.scalars import TopK
 from spass.tenancy.strict_body import StrictBody
 from spass.tools.grants import NO_GRANTS, EditorSettings, Grants, PathPatterns
@@ -81,6 +83,10 @@ class AgentSpec:
         """Return the operator as which the agent runs, or None if nothing is stored."""
         return self.parameters.get(OPERATOR_PARAMETER)
 
+    def operator_of(self, owner: UserId) -> Operator | None:
+        """Return the operator of ``owner`` as which the agent runs, or None if nothing is stored."""
+        return Operator(owner, self.operator_id) if self.operator_id is not None else None
+
     def build(self) -> BaseAgent:
         """Return the kind with its parameters.
 
@@ -88,6 +94,11 @@ class AgentSpec:
             ValueError: the kind refuses the values.
         """
         return KINDS.get(self.kind)(**self.parameters)
+
+    def check_token(self, identity: Identity) -> None:
+        """Raise ModelNotAllowed if a token of ``identity`` may not use the agent's model."""
+        if not identity.allows(self.model):
+            raise ModelNotAllowed(f"This token may not use the model '{self.model}' of the agent '{self.name}'.")
 
     def session_workspace(self, wanted: WorkspaceId | None) -> WorkspaceId | None:
         """Return the workspace of a new session. ``wanted`` is that which the client names, if it names one.

@@ -20,7 +20,7 @@ from spass.web.disconnect import run_for_client
 from spass.web.exchange import Exchange, render_cost_headers
 from spass.web.idempotency import REPLAYED_HEADER
 from spass.web.json import json_response
-from spass.web.operators import operator_of, refuse_sessions
+from spass.web.session_agents import refuse_sessions
 
 STREAM_RESPONSE: Final = {"content": {"text/event-stream": {}}, "description": "With `stream`, the events of the run."}
 """The stream as OpenAPI describes it."""
@@ -69,7 +69,7 @@ async def run_chat(exchange: Exchange, name: AgentName, model: str | None, reque
     if model is not None:
         agent = replace(agent, model=services.calls.chat_model(exchange.scope, model).name)
     services.engine.check(exchange.scope, agent)
-    if (operator := operator_of(exchange, agent)) is not None:
+    if (operator := agent.operator_of(exchange.scope.caller.owner)) is not None:
         if isinstance(request.session, ChatSession) and request.session.wanted is not None:
             refuse_sessions(agent)
         request = replace(request, session=operator)

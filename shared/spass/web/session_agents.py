@@ -1,19 +1,13 @@
-"""The operators of a caller: which one an agent runs as, and what its one session does not allow."""
+"""The agents of sessions: those in whose sessions a client may write, and their models."""
 
 from typing import TYPE_CHECKING
 
 from spass.core.errors import InvalidRequest, ModelNotAllowed
 from spass.core.ids import AgentName
-from spass.memory.operator import Operator
 from spass.web.exchange import Exchange
 
 if TYPE_CHECKING:
     from spass.agents.spec import AgentSpec
-
-
-def operator_of(exchange: Exchange, agent: "AgentSpec") -> Operator | None:
-    """Return the caller's operator as which ``agent`` runs, or None if nothing is stored."""
-    return Operator(exchange.scope.caller.owner, agent.operator_id) if agent.operator_id is not None else None
 
 
 def agent_of_sessions(exchange: Exchange, name: AgentName) -> "AgentSpec":
