@@ -5,7 +5,7 @@ from contextlib import aclosing
 from typing import assert_never
 
 from spass.agents.engine import Engine
-from spass.agents.nested_calls import end_open_calls
+from spass.agents.interrupt import end_open_calls
 from spass.agents.registry import AgentRegistry
 from spass.calls.scope import CallReports, Scope
 from spass.core.errors import Internal, SpassError, StorageUnavailable

@@ -9,12 +9,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
-from spass.agents.asides import infer_aside
 from spass.agents.foreign_calls import foreign_outcomes
-from spass.agents.kind_run import KindRun
+from spass.agents.inference import call_aside, give_ids
+from spass.agents.interrupt import NestedCalls
 from spass.agents.kinds.base import AgentContext, BaseAgent
-from spass.agents.nested_calls import NestedCalls
-from spass.agents.reply_reader import give_ids
+from spass.agents.kinds.source import KindRun
 from spass.agents.transcript import Transcript
 from spass.core.code_calls import CODE_TOOL, Interpreter
 from spass.core.effects import (
@@ -276,7 +275,7 @@ class DrivenTurn:
 
     async def _infer_aside(self, effect: Infer) -> _Performed:
         """Perform a model call that is not a step of the agent."""
-        yield _Result(await infer_aside(self._driver.infer, effect, self._driver.scope.deadline))
+        yield _Result(await call_aside(self._driver.infer, effect, self._driver.scope.deadline))
 
     async def _report(self, effect: ReportStatus | RecordResult) -> _Performed:
         match effect:

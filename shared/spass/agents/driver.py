@@ -10,10 +10,9 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from spass.agents.asides import Inference
 from spass.agents.driven_turn import DrivenTurn
+from spass.agents.inference import ClientReplyReader, Inference, ReplyReader
 from spass.agents.kinds.base import AgentContext, BaseAgent
-from spass.agents.reply_reader import ClientReplyReader, ReplyReader
 from spass.calls.scope import Scope
 from spass.core.bus import AGENT_TURN_END, AGENT_TURN_START, EMPTY_BUS, EventBus
 from spass.core.code_calls import Interpreter

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from spass.agents.availability import Availability
 from spass.agents.driver import CodeRunner, Driver
+from spass.agents.inference import InferPerformer
 from spass.agents.kinds.base import AgentContext, BaseAgent
-from spass.agents.performers.infer import InferPerformer
 from spass.agents.performers.page import PagePerformer, open_fetcher
 from spass.agents.spec import AgentSpec
 from spass.calls.pipeline import Calls

@@ -1,4 +1,4 @@
-"""Cut a turn before its end, so that what it did so far is a valid turn.
+"""Cut a turn, or a call within one, before its end, so that what it did so far is valid: each call that starts also ends.
 
 The list of a driver that is closed has no end. ``interruptible`` closes the driver and ends its list: results for the calls that
 have none, the visible text as the answer, and ``TurnFinished``. A reader of the list need not know about cuts.
@@ -6,13 +6,14 @@ have none, the visible text as the answer, and ``TurnFinished``. A reader of the
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
-from spass.agents.nested_calls import NestedCalls, cancelled_outcome
+from spass.calls.scope import ForwardEvent
 from spass.core.cost import CostTally
+from spass.core.effects import ToolOutcome
 from spass.core.events import (
     Event,
     Failed,
@@ -30,9 +31,11 @@ from spass.core.events import (
     TurnFinished,
     TurnStarted,
 )
+from spass.core.ids import ApprovalId
 from spass.core.messages import FinishReason, Message, Role, ToolCall, ToolCallDelta
 from spass.core.time import Deadline
 from spass.redaction.log import failure_line, write_line
+from spass.tools.results import outcome_of_failure
 
 
 class StopSignal:
@@ -114,7 +117,10 @@ async def interruptible(
             reason = signal.reason
             if reason is None:
                 return
-            await _close(events)
+            try:
+                await events.aclose()
+            except Exception as error:  # noqa: BLE001 (an error of the cleanup must not undo what the turn did so far)
+                _log(error)
     finally:
         if timer is not None:
             timer.cancel()
@@ -182,13 +188,71 @@ class _TurnSoFar:
             yield MessageWritten(answer)
 
 
-async def _close(events: AsyncGenerator[Event, None]) -> None:
-    """Close the driver. An error of its cleanup is logged, because it must not undo what the turn did so far."""
-    try:
-        await events.aclose()
-    except Exception as error:  # noqa: BLE001 (whatever a performer does, the turn is kept)
-        _log(error)
-
-
 def _log(error: Exception) -> None:
     write_line(failure_line(error, ""))
+
+
+class _OpenCall(NamedTuple):
+    """A call that has started. ``started`` is in seconds of the monotonic clock."""
+
+    agent: str
+    parent_id: str
+    call: ToolCall
+    started: float
+
+
+class NestedCalls:
+    """The nested calls of a turn: those that have started and not ended, and the approvals that the others wait for."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _OpenCall] = {}
+        self._outermost: dict[str, str] = {}  # by the id of a nested call
+        self._waiting: dict[str, list[ApprovalId]] = {}  # by the id of a call of the turn
+
+    def add(self, event: Nested) -> None:
+        """Note the start or the end of a call."""
+        match event.event:
+            case ToolCallStarted(call=call):
+                self._open[call.id] = _OpenCall(event.agent, event.parent_id, call, time.monotonic())
+                self._outermost[call.id] = self._outermost.get(event.parent_id, event.parent_id)
+            case ToolCallFinished(outcome=outcome):
+                self._open.pop(outcome.call.id, None)
+                if outcome.waiting:
+                    self._waiting.setdefault(self._outermost.get(event.parent_id, event.parent_id), []).extend(outcome.waiting)
+            case ToolProgress():
+                pass
+            case _:
+                assert_never(event.event)
+
+    def waiting(self, call_id: str) -> tuple[ApprovalId, ...]:
+        """Return the approvals that calls within the turn's call ``call_id`` wait for."""
+        return tuple(dict.fromkeys(self._waiting.get(call_id, ())))
+
+    def end(self, outcome: Callable[[ToolCall, int], ToolOutcome]) -> Iterator[Nested]:
+        """Yield the ends of all open calls, the innermost first. ``outcome`` returns that of a call after its milliseconds."""
+        now = time.monotonic()
+        while self._open:
+            _, (agent, parent_id, call, started) = self._open.popitem()  # a call starts after the call that it is part of
+            yield Nested(agent, parent_id, ToolCallFinished(outcome(call, round((now - started) * 1000))))
+
+
+@contextmanager
+def end_open_calls(forward: ForwardEvent) -> Iterator[ForwardEvent]:
+    """Give a function that forwards events of calls. At the end, whatever happened, the calls that are still open end as
+    cancelled."""
+    calls = NestedCalls()
+
+    def follow(event: Nested) -> None:
+        calls.add(event)
+        forward(event)
+
+    try:
+        yield follow
+    finally:
+        for end in calls.end(cancelled_outcome):
+            forward(end)
+
+
+def cancelled_outcome(call: ToolCall, duration_ms: int) -> ToolOutcome:
+    """Return the outcome of a call that was cancelled after ``duration_ms``."""
+    return outcome_of_failure(call, asyncio.CancelledError(), duration_ms)

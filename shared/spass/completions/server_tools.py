@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spass.agents.driver import Driver
+from spass.agents.inference import InferPerformer
 from spass.agents.kinds.base import AgentContext
 from spass.agents.kinds.server_tools import ServerToolsAgent
-from spass.agents.performers.infer import InferPerformer
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.completions.one_answer import all_texts

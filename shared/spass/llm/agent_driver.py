@@ -7,10 +7,10 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, cast
 
 from spass.agents.driver import Driver
+from spass.agents.inference import InferPerformer
 from spass.agents.kinds.base import AgentContext, BaseAgent, Runner
 from spass.agents.performers.code import CodePerformer
 from spass.agents.performers.foreign import ForeignPerformer
-from spass.agents.performers.infer import InferPerformer
 from spass.agents.performers.page import PagePerformer
 from spass.aws.functions import LambdaFunction
 from spass.calls.scope import REQUEST_SECONDS, Scope

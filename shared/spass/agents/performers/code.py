@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from os.path import commonprefix
 from typing import Final, TypeAlias
 
-from spass.agents.asides import Inference, read_reply
-from spass.agents.nested_calls import end_open_calls
+from spass.agents.inference import Inference, read_reply
+from spass.agents.interrupt import end_open_calls
 from spass.calls.recorder import Recorder
 from spass.calls.scope import CallReports, Scope
 from spass.core.code_calls import CODE_TOOL, CallReply, CodeRequest, Interpreter, Query, Sandbox, ToolRequest

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from spass.agents.asides import infer_aside
+from spass.agents.inference import call_aside
 from spass.core.effects import AssistantReply, CallError, Infer, user
 from spass.core.errors import UpstreamError
 from spass.core.messages import FinishReason
@@ -44,13 +44,13 @@ class OneReply:
 
 
 async def test_the_whole_reply_comes_without_think_text() -> None:
-    assert await infer_aside(OneReply("<think>Hm.</think>Hello"), EFFECT, Deadline.after(60)) == AssistantReply("Hello")
+    assert await call_aside(OneReply("<think>Hm.</think>Hello"), EFFECT, Deadline.after(60)) == AssistantReply("Hello")
 
 
 @pytest.mark.parametrize(("seconds", "answers"), [(29, True), (31, False), (10_000, False)])
 async def test_it_may_take_half_of_the_time_that_is_left(seconds: float, answers: bool) -> None:
     model, begun = OneReply(seconds=seconds), asyncio.get_running_loop().time()
-    reply = await infer_aside(model, EFFECT, Deadline.after(60))
+    reply = await call_aside(model, EFFECT, Deadline.after(60))
     assert (reply.content, reply.error is None) == ("Hello" if answers else "", answers)
     assert reply.error is None or reply.error.code == "upstream_timeout"
     assert asyncio.get_running_loop().time() - begun == pytest.approx(min(seconds, 30), abs=1)
@@ -58,7 +58,7 @@ async def test_it_may_take_half_of_the_time_that_is_left(seconds: float, answers
 
 
 async def test_after_the_deadline_it_fails_at_once() -> None:
-    reply = await infer_aside(OneReply(seconds=1), EFFECT, Deadline.after(0))
+    reply = await call_aside(OneReply(seconds=1), EFFECT, Deadline.after(0))
     assert reply.error is not None
     assert reply.error.code == "upstream_timeout"
 
@@ -71,18 +71,18 @@ async def test_after_the_deadline_it_fails_at_once() -> None:
     ],
 )
 async def test_an_error_or_an_exception_is_the_error_of_the_reply(error: Exception, expected: CallError) -> None:
-    assert await infer_aside(OneReply(error=error), EFFECT, Deadline.after(60)) == AssistantReply("", error=expected)
+    assert await call_aside(OneReply(error=error), EFFECT, Deadline.after(60)) == AssistantReply("", error=expected)
 
 
 async def test_an_exception_is_logged_and_an_error_is_not(capsys: pytest.CaptureFixture[str]) -> None:
-    await infer_aside(OneReply(error=UpstreamError("Down.")), EFFECT, Deadline.after(60))
+    await call_aside(OneReply(error=UpstreamError("Down.")), EFFECT, Deadline.after(60))
     assert capsys.readouterr().out == ""
-    await infer_aside(OneReply(error=ZeroDivisionError()), EFFECT, Deadline.after(60))
+    await call_aside(OneReply(error=ZeroDivisionError()), EFFECT, Deadline.after(60))
     assert "ZeroDivisionError" in capsys.readouterr().out
 
 
 async def test_a_cancellation_of_the_turn_is_not_swallowed() -> None:
-    task = asyncio.create_task(infer_aside(OneReply(seconds=60), EFFECT, Deadline.after(600)))
+    task = asyncio.create_task(call_aside(OneReply(seconds=60), EFFECT, Deadline.after(600)))
     await asyncio.sleep(1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -1,20 +1,70 @@
-"""Read the reply of one model call from its deltas: without think text, and as far as the kind shows it."""
+"""Perform ``Infer``, and read replies from their deltas, without think text and as far as they are shown."""
 
-from collections.abc import Collection, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import aclosing
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from spass.agents.kinds.markers import ShowFilter
-from spass.core.effects import AssistantReply, TextVisibility
+from spass.core.effects import AssistantReply, CallError, Infer, TextVisibility
+from spass.core.errors import SpassError, UpstreamTimeout, internal_error
 from spass.core.events import RefusalDelta
 from spass.core.ids import new_id
 from spass.core.messages import CUT_OFF, NO_TOKENS, ToolCall, ToolCallDelta, replayable_name
 from spass.core.think_filter import ThinkFilter
-from spass.models.types import ChatDelta, ReplyBuilder
+from spass.core.time import Deadline
+from spass.models.types import ChatDelta, ChatRequest, ReplyBuilder
+from spass.redaction.log import failure_line, write_line
+
+if TYPE_CHECKING:
+    from spass.calls.model_calls import ModelCalls
+    from spass.calls.scope import Scope
 
 MAX_CALLS: Final = 128
 """Tool calls of one reply that are kept. The toolbox answers those that it does not run with errors, so without a limit a model
 that repeats a call thousands of times would make the next prompt much more expensive than its reply."""
+
+
+class Inference(Protocol):
+    """Perform ``Infer``."""
+
+    def perform(self, effect: Infer) -> AsyncGenerator[ChatDelta, None]: ...
+
+    def begins_thinking(self, effect: Infer) -> bool: ...
+
+
+class InferPerformer:
+    """Call models for one turn. ``defaults`` has the model, the offered tools and the sampling values that apply where an effect
+    has none. Its ``stream`` is True, so that the timeout of a backend applies between bytes."""
+
+    def __init__(self, calls: "ModelCalls", scope: "Scope", defaults: ChatRequest) -> None:
+        self._calls = calls
+        self._scope = scope
+        self._defaults = replace(defaults, stream=True)
+
+    def perform(self, effect: Infer) -> AsyncGenerator[ChatDelta, None]:
+        """Yield the reply in deltas. Errors are those of ``Calls.chat``."""
+        return self._calls.chat(self._scope, self._request(effect))
+
+    def begins_thinking(self, effect: Infer) -> bool:
+        """Return whether the model begins its replies with think text."""
+        return self._calls.begins_thinking(effect.model or self._defaults.model)
+
+    def _request(self, effect: Infer) -> ChatRequest:
+        defaults = self._defaults
+        tools = defaults.tools if effect.tools != "none" else ()
+        tool_choice = defaults.tool_choice if effect.tools == "offered" else "none"
+        return replace(
+            defaults,
+            model=effect.model or defaults.model,
+            messages=effect.messages,
+            tools=tools,
+            tool_choice=tool_choice if tools else None,
+            temperature=defaults.temperature if effect.temperature is None else effect.temperature,
+            max_tokens=defaults.max_tokens if effect.max_tokens is None else effect.max_tokens,
+            stop=effect.stop or defaults.stop,
+        )
 
 
 class ReplyReader:
@@ -100,3 +150,36 @@ def give_ids(calls: tuple[ToolCall, ...], used: Collection[str] = ()) -> tuple[T
         ids.add(unique.id)
         named.append(unique)
     return tuple(named)
+
+
+async def call_aside(infer: Inference, effect: Infer, deadline: Deadline) -> AssistantReply:
+    """Make the side call ``effect`` and return the whole reply without think text. If it fails, the reply has its ``error``.
+
+    The call may take half of the time until ``deadline``, so that the turn can go on without it.
+    """
+    error: SpassError
+    try:
+        async with asyncio.timeout(deadline.remaining() / 2):
+            return await read_reply(infer, effect)
+    except TimeoutError:
+        error = UpstreamTimeout("The model did not answer in half of the time that was left.")
+    except SpassError as failure:
+        error = failure
+    except Exception as failure:  # noqa: BLE001 (whatever such a call does, the turn goes on)
+        write_line(failure_line(failure, ""))
+        error = internal_error(failure)
+    return AssistantReply("", error=CallError(error.code, error.message))
+
+
+async def read_reply(infer: Inference, effect: Infer) -> AssistantReply:
+    """Perform ``effect`` and return the whole reply without think text.
+
+    Raises:
+        SpassError: the call failed.
+    """
+    reader = ReplyReader(None, begins_thinking=infer.begins_thinking(effect))
+    async with aclosing(infer.perform(effect)) as deltas:
+        async for delta in deltas:
+            reader.add(delta)
+    reader.end()
+    return reader.reply
