@@ -6,8 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from spass.agents.delegate_checks import delegate_problems
-from spass.agents.registry import AgentRegistry, agent_files, load_agent
+from spass.agents.registry import AgentRegistry, agent_files, delegate_problems, load_agent
 from spass.agents.spec import AgentSpec
 from spass.redaction.log import failure_line, write_line
 from spass.tenancy.config_problem import display_path

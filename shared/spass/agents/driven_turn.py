@@ -9,12 +9,10 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
-from spass.agents.foreign_calls import foreign_outcomes
-from spass.agents.inference import call_aside, give_ids
+from spass.agents.inference import Transcript, call_aside, give_ids
 from spass.agents.interrupt import NestedCalls
 from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.agents.kinds.source import KindRun
-from spass.agents.transcript import Transcript
 from spass.core.code_calls import CODE_TOOL, Interpreter
 from spass.core.effects import (
     Answer,
@@ -23,6 +21,7 @@ from spass.core.effects import (
     Effect,
     FetchPage,
     Infer,
+    Page,
     Recalled,
     RecordResult,
     ReportStatus,
@@ -61,6 +60,7 @@ class _Result:
 
 
 _Performed: TypeAlias = AsyncGenerator[Event | _Result, None]
+_AloneEffect: TypeAlias = Infer | ReportStatus | RecordResult | FetchPage | SearchNotes | StoreNote | SetState
 
 
 class DrivenTurn:
@@ -70,6 +70,8 @@ class DrivenTurn:
         self.turns = 0
         self.tool_calls = 0
         self._driver = driver
+        self._input = input
+        self._fetched: set[str] = set()
         self._max_turns: int | None = getattr(agent, "max_turns", None)
         self._run = KindRun(agent, input, driver.scope.caller.tenant)
         self._code: CodeRunner | None = None
@@ -162,22 +164,16 @@ class DrivenTurn:
     def _perform(self, effect: Effect) -> _Performed:
         """Return the events of ``effect``, and its result as the last item."""
         match effect:
-            case Infer():
-                return self._infer_aside(effect) if effect.aside else self._infer(effect)
+            case Infer() if not effect.aside:
+                return self._infer(effect)
             case CallTools():
                 return self._call_tools(effect)
             case RunCode():
                 return self._run_code(effect)
             case RunForeign():
                 return self._run_foreign(effect)
-            case ReportStatus() | RecordResult():
-                return self._report(effect)
-            case SearchNotes() | StoreNote() | SetState():
-                return self._use_memory(effect)
-            case FetchPage():
-                return self._fetch_page(effect)
             case _:
-                assert_never(effect)
+                return self._perform_alone(effect)
 
     async def _infer(self, effect: Infer) -> _Performed:
         """Perform one of the agent's own model calls."""
@@ -256,6 +252,8 @@ class DrivenTurn:
     async def _run_foreign(self, effect: RunForeign) -> _Performed:
         if self._driver.run_foreign is None:
             raise KindUnavailable("This driver runs no foreign agents. Give it a run_foreign.")
+        from spass.agents.performers.foreign import foreign_outcomes
+
         for event in self._begin_step():
             yield event
         answer = await self._driver.run_foreign(effect.spec)
@@ -273,23 +271,45 @@ class DrivenTurn:
             yield ToolCallStarted(call)
             yield ToolCallFinished(replace(outcome, call=call, message=replace(outcome.message, tool_call_id=call.id)))
 
-    async def _infer_aside(self, effect: Infer) -> _Performed:
-        """Perform a model call that is not a step of the agent."""
-        yield _Result(await call_aside(self._driver.infer, effect, self._driver.scope.deadline))
-
-    async def _report(self, effect: ReportStatus | RecordResult) -> _Performed:
+    async def _perform_alone(self, effect: _AloneEffect) -> _Performed:
+        """Perform an effect that makes no step and no calls. Without an operator no note is found and nothing is kept."""
+        memory = self._driver.memory
+        result: object = None
         match effect:
+            case Infer():
+                result = await call_aside(self._driver.infer, effect, self._driver.scope.deadline)
             case ReportStatus(detail=detail):
                 yield Status(detail)
             case RecordResult(call_id=call_id, content=content):
                 self._check_recordable(call_id)
                 yield ResultRecorded(call_id, content)
-        yield _Result(None)
+            case FetchPage(url=url):
+                result = await self._fetch_page(url)
+            case SearchNotes():
+                result = await memory.recall(effect) if memory is not None else Recalled()
+            case StoreNote():
+                result = await memory.keep(effect) if memory is not None else effect.key or ""
+            case SetState(value=value):
+                if memory is not None:
+                    memory.set_state(value)
+            case _:
+                assert_never(effect)
+        yield _Result(result)
 
-    async def _fetch_page(self, effect: FetchPage) -> _Performed:
+    async def _fetch_page(self, url: str) -> Page:
+        """Return a page that the turn's input names, once: an instruction that is hidden in a text must send nothing anywhere.
+        A model wrote the input of a nested turn, so it names none."""
         if self._driver.fetch_page is None:
-            raise _not_performed(effect)
-        yield _Result(await self._driver.fetch_page(effect.url))
+            raise _not_performed(FetchPage(url))
+        from spass.agents.kinds.native_openhands import PAGE_CHARACTERS
+        from spass.agents.kinds.written_urls import MAX_URLS, absolute_url, written_urls
+
+        if self._driver.is_nested or url not in written_urls(self._input):
+            return Page(error=f"Only the first {MAX_URLS} URLs that a person writes in a message are fetched.")
+        if url in self._fetched:
+            return Page(error="This page was fetched before in this turn.")
+        self._fetched.add(url)
+        return await self._driver.fetch_page(absolute_url(url), PAGE_CHARACTERS)
 
     def _check_recordable(self, call_id: str) -> None:
         """Check that the call is one of the last ones. A result that waits for a person stays as it is, because the person's
@@ -297,19 +317,6 @@ class DrivenTurn:
         outcome = self._outcomes.get(call_id)
         if outcome is None or outcome.waiting:
             raise InternalError("The agent kind records a result that it may not change.")
-
-    async def _use_memory(self, effect: SearchNotes | StoreNote | SetState) -> _Performed:
-        """Perform an effect on the operator's memory. Without an operator nothing is found and nothing is kept."""
-        memory = self._driver.memory
-        match effect:
-            case SearchNotes():
-                yield _Result(await memory.recall(effect) if memory is not None else Recalled())
-            case StoreNote():
-                yield _Result(await memory.keep(effect) if memory is not None else effect.key or "")
-            case SetState(value=value):
-                if memory is not None:
-                    memory.set_state(value)
-                yield _Result(None)
 
     def _name_calls(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """Return ``calls`` with ids that no other call of the turn has. Some providers number the calls of each reply from 0."""

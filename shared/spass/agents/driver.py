@@ -42,8 +42,8 @@ ShortenHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message] | None]]
 conversation is too long."""
 CallToolsPerformer: TypeAlias = Callable[[Sequence[ToolCall]], AsyncGenerator[CallEvent, None]]
 """Execute tool calls side by side and yield their events as they happen. When it is closed, it cancels the calls."""
-FetchPagePerformer: TypeAlias = Callable[[str], Awaitable[Page]]
-"""Fetch the page at a URL of the turn's input."""
+FetchPagePerformer: TypeAlias = Callable[[str, int], Awaitable[Page]]
+"""Fetch the page at a URL, and return at most so many characters of its text."""
 RunForeignPerformer: TypeAlias = Callable[[ForeignRun], Awaitable[ForeignResult]]
 """Run a foreign agent."""
 

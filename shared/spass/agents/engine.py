@@ -6,10 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from spass.agents.availability import Availability
-from spass.agents.driver import CodeRunner, Driver
+from spass.agents.driver import CodeRunner, Driver, FetchPagePerformer
 from spass.agents.inference import InferPerformer
 from spass.agents.kinds.base import AgentContext, BaseAgent
-from spass.agents.performers.page import PagePerformer, open_fetcher
 from spass.agents.spec import AgentSpec
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
@@ -31,7 +30,6 @@ from spass.tools.toolset import ToolTurn
 if TYPE_CHECKING:
     from spass.agents.performers.code import CallToolsWithin
     from spass.rag.search.reader import Reader
-    from spass.tools.page_fetcher import PageFetcher
 
 _MAX_RETRIEVAL_CHARACTERS: Final = 2000
 """Characters of a message that are searched for. More text does not improve the search, and embedding it takes seconds."""
@@ -73,11 +71,11 @@ class Engine:
         reader: "Reader",
         cascade: Cascade,
         availability: Availability | None = None,
-        fetcher: "Callable[[], PageFetcher]" = open_fetcher,
+        fetch_page: FetchPagePerformer | None = None,
         open_memory: OpenMemory = no_memory,
     ) -> None:
         self.open_memory = open_memory
-        self._fetcher = fetcher
+        self._fetch_page = fetch_page
         self._availability = availability or Availability()
         self._calls = calls
         self._cascade = cascade
@@ -131,7 +129,7 @@ class Engine:
             partial(run_tools, scope),
             scope,
             open_code=partial(self._open_code, scope, defaults, run_tools),
-            fetch_page=PagePerformer(message if nested_in is None else "", self._fetcher).perform,  # a delegate's is a model's
+            fetch_page=self._fetch_page,
             run_foreign=partial(self._run_foreign, scope, spec.model),
             memory=memory,
             bus=scope.bus,

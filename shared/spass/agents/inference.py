@@ -1,17 +1,17 @@
-"""Perform ``Infer``, and read replies from their deltas, without think text and as far as they are shown."""
+"""Perform ``Infer``, read replies from their deltas without think text, and keep what a turn shows and records of them."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from spass.agents.kinds.markers import ShowFilter
 from spass.core.effects import AssistantReply, CallError, Infer, TextVisibility
 from spass.core.errors import SpassError, UpstreamTimeout, internal_error
-from spass.core.events import RefusalDelta
+from spass.core.events import Event, InferenceFinished, InferenceStarted, MessageWritten, RefusalDelta, Token
 from spass.core.ids import new_id
-from spass.core.messages import CUT_OFF, NO_TOKENS, ToolCall, ToolCallDelta, replayable_name
+from spass.core.messages import CUT_OFF, NO_TOKENS, FinishReason, Message, Role, ToolCall, ToolCallDelta, replayable_name
 from spass.core.think_filter import ThinkFilter
 from spass.core.time import Deadline
 from spass.models.types import ChatDelta, ChatRequest, ReplyBuilder
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 MAX_CALLS: Final = 128
 """Tool calls of one reply that are kept. The toolbox answers those that it does not run with errors, so without a limit a model
 that repeats a call thousands of times would make the next prompt much more expensive than its reply."""
+_MAX_TOKEN_CHARACTERS: Final = 8 * 1024
+"""Characters of one ``Token``: at most 32 KiB of UTF-8."""
+_NO_REPLY: Final = AssistantReply("")
 
 
 class Inference(Protocol):
@@ -79,7 +82,7 @@ class ReplyReader:
         self.started = False
         self._builder = ReplyBuilder()
         self._think_filter = ThinkFilter(begins_thinking=begins_thinking)
-        self._show_filter = ShowFilter(show)
+        self._show_filter = ShowFilter(show) if show is not None else None
         self._text: list[str] = []
 
     def add(self, delta: ChatDelta) -> str:
@@ -91,13 +94,13 @@ class ReplyReader:
 
     def end(self) -> str:
         """Return the rest of the text that can be shown, once the reply has ended."""
-        return self._show(self._think_filter.flush()) + self._show_filter.flush()
+        return self._show(self._think_filter.flush()) + (self._show_filter.flush() if self._show_filter is not None else "")
 
     def _show(self, text: str) -> str:
         if not text:
             return ""
         self._text.append(text)
-        return self._show_filter.feed(text)
+        return self._show_filter.feed(text) if self._show_filter is not None else text
 
     @property
     def reply(self) -> AssistantReply:
@@ -183,3 +186,97 @@ async def read_reply(infer: Inference, effect: Infer) -> AssistantReply:
             reader.add(delta)
     reader.end()
     return reader.reply
+
+
+@dataclass(slots=True)
+class _OpenStep:
+    """A model call of the agent whose message is not recorded yet. ``pieces`` are the text of its tokens."""
+
+    number: int
+    pieces: list[str] = field(default_factory=list)
+    reply: AssistantReply = _NO_REPLY
+
+    @property
+    def shown(self) -> str:
+        return "".join(self.pieces)
+
+
+class Transcript:
+    """The steps of one turn. A step is open from its model call until the kind's next effect decides what is recorded of it.
+
+    So the shown text, the recorded message and the answer cannot differ.
+    """
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._open: _OpenStep | None = None
+        self._last_text = ""
+        self._token_step: int | None = None
+
+    @property
+    def text(self) -> str:
+        """Return the text that was shown last: that of the open step, or the last recorded one."""
+        return (self._open.shown if self._open is not None else "") or self._last_text
+
+    def begin_step(self) -> InferenceStarted:
+        """Open the next step."""
+        self._step += 1
+        self._open = _OpenStep(self._step)
+        return InferenceStarted(self._step)
+
+    def show(self, text: str) -> Sequence[Token]:
+        """Show more text of the open step."""
+        if self._open is None or not text:
+            return ()
+        self._open.pieces.append(text)
+        return self._tokens(text, self._open.number)
+
+    def end_step(self, reply: AssistantReply) -> None:
+        """Note the whole reply of the open step."""
+        if self._open is not None:
+            self._open.reply = reply
+
+    def abandon_step(self) -> Iterator[Event]:
+        """Close the open step, because the turn failed."""
+        if self._open is not None:
+            yield InferenceFinished(Message(Role.ASSISTANT, self._open.shown), None)
+
+    def record_shown(self) -> Iterator[Event]:
+        """Record the shown text of the open step, if there is one."""
+        if self._open is not None:
+            yield from self.record(None, (), self._open.reply.finish_reason)
+
+    def record(self, text: str | None, calls: tuple[ToolCall, ...], finish_reason: FinishReason) -> Iterator[Event]:
+        """Record ``text`` and ``calls`` as the message of the open step, or as one without a model call. None is the shown text.
+
+        If the shown text is not the beginning of ``text``, all of ``text`` is shown as the next step.
+        """
+        step = self._open
+        shown = step.shown if step is not None else ""
+        recorded = shown if text is None else text
+        if step is not None and recorded.startswith(shown):
+            yield from self._tokens(recorded[len(shown) :], step.number)
+        else:
+            self._step += 1
+            yield from self._tokens(recorded, self._step)
+        self._open = None
+        self._last_text = recorded or self._last_text
+        message = Message(Role.ASSISTANT, recorded, calls)
+        yield InferenceFinished(message, finish_reason, step.reply.usage) if step else MessageWritten(message)
+
+    def answer(self, text: str, calls: tuple[ToolCall, ...], finish_reason: FinishReason) -> Iterator[Event]:
+        """Record the answer. The tokens of the last step are its text, also if it is empty and earlier text was shown."""
+        *tokens, recorded = self.record(text, calls, finish_reason)
+        yield from tokens
+        if self._token_step not in (None, self._step):
+            yield Token("", self._step)
+        yield recorded
+
+    def _tokens(self, text: str, step: int) -> Sequence[Token]:
+        if not text:
+            return ()
+        self._token_step = step
+        if len(text) <= _MAX_TOKEN_CHARACTERS:
+            return (Token(text, step),)
+        starts = range(0, len(text), _MAX_TOKEN_CHARACTERS)
+        return [Token(text[start : start + _MAX_TOKEN_CHARACTERS], step) for start in starts]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
@@ -16,10 +16,12 @@ from spass.core.run_result import AgentRun
 from spass.core.text_checks import limit_bytes, reject_blank
 from spass.memory.operator import Operator
 from spass.tenancy.config_problem import ConfigProblem
-from spass.tenancy.identity import Identity
 from spass.tenancy.scalars import TopK
 from spass.tenancy.strict_body import StrictBody
 from spass.tools.grants import NO_GRANTS, EditorSettings, Grants, PathPatterns
+
+if TYPE_CHECKING:
+    from spass.tenancy.identity import Identity
 
 GRANTS: Final = tuple(field.name for field in fields(Grants))
 """The keys of an agent's file that say what its tools may do."""
@@ -95,7 +97,7 @@ class AgentSpec:
         """
         return KINDS.get(self.kind)(**self.parameters)
 
-    def check_token(self, identity: Identity) -> None:
+    def check_token(self, identity: "Identity") -> None:
         """Raise ModelNotAllowed if a token of ``identity`` may not use the agent's model."""
         if not identity.allows(self.model):
             raise ModelNotAllowed(f"This token may not use the model '{self.model}' of the agent '{self.name}'.")
@@ -187,6 +189,18 @@ MessageText = Annotated[
     AfterValidator(reject_blank),
     AfterValidator(limit_bytes(MAX_MESSAGE_BYTES)),
 ]
+
+
+def _reject_invisible(text: str) -> str:
+    from spass.calls.defence import is_blank
+
+    if is_blank(text):
+        raise ValueError("must hold a visible character")
+    return text
+
+
+VisibleText: TypeAlias = Annotated[MessageText, AfterValidator(_reject_invisible)]
+"""Text of a caller in which a model sees at least one character."""
 
 
 class MessageBody(StrictBody):

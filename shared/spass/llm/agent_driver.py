@@ -11,10 +11,10 @@ from spass.agents.inference import InferPerformer
 from spass.agents.kinds.base import AgentContext, BaseAgent, Runner
 from spass.agents.performers.code import CodePerformer
 from spass.agents.performers.foreign import ForeignPerformer
-from spass.agents.performers.page import PagePerformer
 from spass.aws.functions import LambdaFunction
 from spass.calls.scope import REQUEST_SECONDS, Scope
 from spass.core.bus import EMPTY_BUS, EventBus
+from spass.core.effects import Page
 from spass.core.errors import InvalidRequest, ToolNotFound
 from spass.core.events import Event, Outcome, TurnFinished
 from spass.core.ids import AgentName, RequestId, TenantId, new_id
@@ -81,6 +81,12 @@ def _check_tool(name: str, memory: ProcessMemory | None) -> None:
         raise InvalidRequest(f"The tool {name!r} needs a memory. Call driver(…, memory=ProcessMemory()).", param="tools")
 
 
+async def _fetch_page(url: str, characters: int) -> Page:
+    from spass.tools.page_fetcher import PageFetcher  # only one kind fetches pages
+
+    return await PageFetcher().fetch(url, characters)
+
+
 class _NoTable:
     """The table of a process without a deployment: a call of a tool leaves no record."""
 
@@ -124,14 +130,14 @@ class _InProcessDriver:
         defaults = ChatRequest(self.model, (), specs, temperature=agent.temperature, max_tokens=agent.max_tokens)
         outcome = Outcome()
         with log_to_stderr():
-            async with aclosing(self._driver(scope, defaults, input, memory).run(agent, input, whole)) as events:
+            async with aclosing(self._driver(scope, defaults, memory).run(agent, input, whole)) as events:
                 async for event in events:
                     outcome.add(event)
                     if isinstance(event, TurnFinished) and memory is not None:
                         memory.commit((Message(Role.USER, input), *outcome.messages))
                     yield event
 
-    def _driver(self, scope: Scope, defaults: ChatRequest, input: str, memory: ProcessMemory | None) -> Driver:
+    def _driver(self, scope: Scope, defaults: ChatRequest, memory: ProcessMemory | None) -> Driver:
         infer = InferPerformer(self.calls, scope, defaults)
         names = tuple(spec.name for spec in defaults.tools)
         run_tools = partial(self._toolbox.run_all, allowed=names, turn=ToolTurn(self.model, memory=memory))
@@ -142,7 +148,7 @@ class _InProcessDriver:
             partial(run_tools, scope),
             scope,
             open_code=lambda: CodePerformer(scope, lambda _: infer, run_tools, names, _select_sandbox, redact),
-            fetch_page=PagePerformer(input).perform,
+            fetch_page=_fetch_page,
             run_foreign=ForeignPerformer(self.calls, scope, self.model, foreign_agents).perform,
             memory=memory,
             bus=self.bus,

@@ -6,8 +6,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 
-from spass.agents.kind_list import Kind, KindList
-from spass.agents.responses import AgentPage, AgentSummary, AskAnswer
+from spass.agents.responses import AgentPage, AgentSummary, AskAnswer, Kind, KindList
 from spass.sdk.endpoint import Endpoint
 from spass.sdk.errors import invalid_answer
 from spass.sdk.event_reader import Event

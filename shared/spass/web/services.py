@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from spass.completions.service import Completions
     from spass.core.bus import EventBus
     from spass.core.code_calls import Sandbox
+    from spass.core.effects import Page
     from spass.limits.followers import Followers
     from spass.managed.agents import ManagedAgents
     from spass.managed.schedules import ScheduleWriter
@@ -321,7 +322,7 @@ class Services:
             self.reader,
             self.cascade,
             self.availability,
-            lambda: self.fetcher,
+            self.fetch_page,
             self.open_memory,
         )
 
@@ -464,6 +465,10 @@ class Services:
             Telemetry(self.settings.metrics_namespace).subscribe(bus)
             Traces().subscribe(bus)
         return bus
+
+    async def fetch_page(self, url: str, characters: int) -> "Page":
+        """Return the page at ``url``, with at most so many characters of its text."""
+        return await self.fetcher.fetch(url, characters)
 
     def open_memory(self, scope: "Scope", operator: "Operator") -> "OperatorMemory":
         """Return the memory of ``operator`` for one turn."""

@@ -11,7 +11,7 @@ from spass.agents.kinds.axes.extraction import Extraction, extract
 from spass.agents.kinds.axes.retrieval import RetrievalStrategy, retrieve
 from spass.agents.kinds.axes.side_calls import Effects, SideCalls
 from spass.agents.kinds.base import MAX_TURNS, AgentContext, parameter
-from spass.agents.kinds.remembering import RememberingAgent
+from spass.agents.kinds.operative import RememberingAgent
 from spass.core.effects import Note, Steps, ToolOutcome, user
 from spass.core.json import dump
 from spass.core.messages import MAX_OUTPUT_TOKENS, Message, ToolSpec

@@ -1,7 +1,7 @@
 """Perform ``RunForeign``: run a foreign agent under the request's deadline, redact what it answers, and account for it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
@@ -12,9 +12,10 @@ from spass.calls.model_calls import ModelCalls
 from spass.calls.recorder import Recorder
 from spass.calls.scope import Scope
 from spass.core.cost import NO_COST, Cost, CostSource
-from spass.core.effects import ForeignResult, ForeignRun
+from spass.core.effects import ForeignResult, ForeignRun, ToolOutcome
 from spass.core.errors import UpstreamError, UpstreamTimeout
-from spass.core.messages import NO_TOKENS, Json, TokenUsage
+from spass.core.json import dump
+from spass.core.messages import NO_TOKENS, Json, Message, Role, TokenUsage, ToolCall, replayable_name
 from spass.limits.shard import Reservation
 from spass.metering import audit
 from spass.metering.audit import CallKind
@@ -22,6 +23,8 @@ from spass.metering.pricing import reported_price
 from spass.models.router import RoutingRecord
 from spass.redaction.stream import redact_secrets
 from spass.redaction.text import redact_members
+from spass.tools.arguments import arguments_for_display
+from spass.tools.base import TOOL_FAILED
 
 _MAX_TOKENS: Final = 10**12
 _MAX_USD: Final = 10**6
@@ -112,3 +115,15 @@ def _selected_model(metadata: Mapping[str, Json]) -> str | None:
         case {"models": [str(model), *_]} if model.strip():
             return model[:_MAX_MODEL_CHARACTERS]
     return None
+
+
+def foreign_outcomes(results: Iterable[Json]) -> Iterator[ToolOutcome]:
+    """Yield the outcomes of the agent's own tool calls, which its runner reports at the end, without ids. Leave out what
+    describes no call."""
+    for result in results:
+        match result:
+            case {"tool_name": str(name), "arguments": str(arguments), "content": str(content), "success": bool(ok)} if name:
+                call = ToolCall("", replayable_name(name), arguments)
+                value: Json = {"output": content} if ok else {"error": {"code": TOOL_FAILED, "message": content}}
+                message = Message(Role.TOOL, dump(value), tool_call_id="")
+                yield ToolOutcome(call, arguments_for_display(arguments), value, message, 0, ok=ok)

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, assert_never
 
-from spass.agents.render.details import calling_detail, end_detail, moving_detail, planning_detail, progress_detail
 from spass.agents.responses import Reply, ask_metadata
 from spass.core.cost import cost_json
 from spass.core.events import (
@@ -29,13 +28,24 @@ from spass.core.events import (
     TurnStarted,
 )
 from spass.core.ids import RequestId, SessionId
-from spass.core.messages import Json, ToolCall, ToolCallDelta
+from spass.core.messages import FinishReason, Json, ToolCall, ToolCallDelta
 from spass.core.run_result import RunResult, ToolRecord
 from spass.tools.base import arguments_for_display
 
 StreamEvent: TypeAlias = dict[str, Json]
 """One event of the stream, as JSON."""
 
+_PLANNING: Final = "{} begins to work."
+_MOVING: Final = "The session became too long. {} continues in a new one that begins with a summary."
+_MAX_NAME: Final = 64  # characters of the name of a tool, which a model may have invented
+_MAX_PROGRESS: Final = 200  # characters of what a tool reports, which its event has as a whole
+_ENDS: Final = {
+    FinishReason.LENGTH: "{agent} used up the tokens of its reply",
+    FinishReason.CONTENT_FILTER: "A filter ended the reply of {agent}",
+    FinishReason.MAX_TURNS: "{agent} used up its model calls",
+    FinishReason.CANCELLED: "{agent} was stopped",
+    FinishReason.DEADLINE: "{agent} used up its time",
+}
 _MAX_TOKEN_BYTES: Final = 32 * 1024
 _DONE: Final = ("request_id", "agent", "model", "session_id", "turns", "finish_reason", "compaction", "metadata")
 _DONE_MESSAGE: Final = ("id", "seq", "created_at")
@@ -78,12 +88,12 @@ class EventWriter:
                 for piece in split_token(item.text):
                     yield {"type": "token", "content": piece, "step": item.step}
             case TurnStarted():
-                yield self._planning(self._request_id, self._session_id, planning_detail(self._agent))
+                yield self._planning(self._request_id, self._session_id, _PLANNING.format(self._agent))
             case InferenceFinished(message=message) | MessageWritten(message=message):
                 self._calls, self._started = len(message.tool_calls), 0
             case ToolCallStarted(call=call):
                 self._started += 1
-                yield _started_call(call, calling_detail(self._agent, call.name, self._started, self._calls))
+                yield _started_call(call, _calling_detail(self._agent, call.name, self._started, self._calls))
             case ToolProgress():
                 yield _progress(item)
             case ToolCallFinished(outcome=outcome):
@@ -102,12 +112,12 @@ class EventWriter:
     def move(self, successor: SessionId) -> StreamEvent:
         """Return the event that names the session in which the turn goes on after a compaction."""
         self._session_id = successor
-        return self._planning(self._request_id, successor, moving_detail(self._agent))
+        return self._planning(self._request_id, successor, _MOVING.format(self._agent))
 
     def replay(self, outcome: RunResult) -> Iterator[StreamEvent]:
         """Yield the stream of a recorded outcome. It begins as the first one did: with the session before a compaction."""
         session = outcome.compaction.source if outcome.compaction is not None else outcome.session_id
-        yield self._planning(outcome.run.request_id, session, planning_detail(outcome.run.agent))
+        yield self._planning(outcome.run.request_id, session, _PLANNING.format(outcome.run.agent))
         for tool in outcome.tools:
             yield from _finished_call(tool)
         yield from self.write(Token(outcome.content, max(1, outcome.turns)))
@@ -126,7 +136,7 @@ class EventWriter:
     def _end(self, outcome: RunResult) -> Iterator[StreamEvent]:
         reply = Reply.of(outcome)
         fields, message = reply.to_dict(), reply.message.to_dict()
-        yield _status("complete", end_detail(outcome))
+        yield _status("complete", _end_detail(outcome))
         cost = cost_json(outcome.cost)
         yield {"type": "usage", "usage": fields["usage"], "cost_usd": float(outcome.cost.usd), "cost": cost}
         done: StreamEvent = {"type": "done", **{name: fields[name] for name in _DONE}}
@@ -148,7 +158,7 @@ def _status(status: Literal["planning", "executing", "complete", "error"], detai
 
 def _progress(event: ToolProgress) -> StreamEvent:
     """Return the event of the progress that a tool reports."""
-    detail = progress_detail(event.detail)
+    detail = _shorten(event.detail, _MAX_PROGRESS)
     return {**_status("executing", detail), "tool_call_id": event.call_id, "progress": event.detail}
 
 
@@ -157,7 +167,7 @@ def _nested(nested: Nested) -> Iterator[StreamEvent]:
     agent, parent_id = nested.agent, nested.parent_id
     match nested.event:
         case ToolCallStarted(call=call):
-            yield _started_call(call, calling_detail(agent, call.name), agent, parent_id)
+            yield _started_call(call, _calling_detail(agent, call.name), agent, parent_id)
         case ToolProgress():
             yield _progress(nested.event)
         case ToolCallFinished(outcome=outcome):
@@ -211,3 +221,27 @@ def split_token(text: str) -> Iterator[str]:
         piece = data[start : start + _MAX_TOKEN_BYTES].decode("utf-8", "ignore")
         yield piece
         start += len(piece.encode())
+
+
+def _calling_detail(agent: str, tool: str, number: int = 1, of: int = 1) -> str:
+    """Return the text for the start of a call: ``number`` of the calls that the agent makes at the same time."""
+    place = f" (call {number} of {of})" if number <= of > 1 else ""
+    return f"{agent} uses {_shorten(tool, _MAX_NAME)}{place}."
+
+
+def _end_detail(outcome: RunResult) -> str:
+    """Return the text for the end of a run that succeeded: how it ended, and what it took."""
+    end = _ENDS.get(outcome.finish_reason, "{agent} is done").format(agent=outcome.run.agent)
+    spent = f"{end}: {_count(outcome.turns, 'model call')}, {_count(len(outcome.tools), 'tool call')}."
+    waiting = sum(tool.approval is not None for tool in outcome.tools)
+    if not waiting:
+        return spent
+    return f"{spent} {_count(waiting, 'call')} {'waits' if waiting == 1 else 'wait'} for a decision."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _shorten(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}…"
