@@ -7,16 +7,11 @@ from typing import Any, Final, get_args
 
 from bench.kinds import new_scope
 from spass.agents.driver import Driver
-from spass.agents.kinds.axes.causality_graph import EDGES_PROMPT
-from spass.agents.kinds.axes.compression import Compression
-from spass.agents.kinds.axes.decomposition import Decomposition
-from spass.agents.kinds.axes.extraction import Extraction
-from spass.agents.kinds.axes.hybrid_retrieval import GRADES_PROMPT
-from spass.agents.kinds.axes.retrieval import RetrievalStrategy
-from spass.agents.kinds.axes.structured_json import FACTS_PROMPT
-from spass.agents.kinds.axes.summarize import SUMMARY_PROMPT
+from spass.agents.kinds.axes.compression import SUMMARY_PROMPT, Compression
+from spass.agents.kinds.axes.extraction import EDGES_PROMPT, FACTS_PROMPT, Extraction
+from spass.agents.kinds.axes.retrieval import GRADES_PROMPT, RetrievalStrategy
 from spass.agents.kinds.base import AgentContext
-from spass.agents.kinds.monitor_operative import MonitorOperativeAgent
+from spass.agents.kinds.monitor_operative import Decomposition, MonitorOperativeAgent
 from spass.calls.scope import CallReports
 from spass.core.effects import Infer, Note, Recalled, SearchNotes, StoreNote, ToolOutcome
 from spass.core.events import CallEvent, collect

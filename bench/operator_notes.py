@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from bench.meter import record_calls
-from spass.agents.kinds.axes.hybrid_retrieval import NOTES_OF_EACH
+from spass.agents.kinds.axes.retrieval import NOTES_OF_EACH
 from spass.calls.scope import Scope
 from spass.core.effects import SearchNotes, StoreNote
 from spass.core.fusion import fuse

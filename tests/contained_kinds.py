@@ -8,8 +8,8 @@ from typing import Final
 
 from spass.agents.driver import Driver, ShortenHistory
 from spass.agents.kinds import KINDS, AgentContext, BaseAgent, user
-from spass.agents.kinds.axes.hybrid_retrieval import GRADES_PROMPT
-from spass.agents.kinds.axes.summarize import SUMMARY_PROMPT
+from spass.agents.kinds.axes.compression import SUMMARY_PROMPT
+from spass.agents.kinds.axes.retrieval import GRADES_PROMPT
 from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.agents.performers.code import CodePerformer
 from spass.core.code_calls import Sandbox

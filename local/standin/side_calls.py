@@ -8,10 +8,9 @@ from typing import Final
 from local.standin.condense import select
 from local.standin.conversation import Message, parse, result_sentences, text_of
 from local.standin.words import coverage
-from spass.agents.kinds.axes.causality_graph import EDGES_PROMPT, MAX_EDGES
-from spass.agents.kinds.axes.hybrid_retrieval import GRADES_PROMPT
-from spass.agents.kinds.axes.structured_json import FACTS_PROMPT
-from spass.agents.kinds.axes.summarize import SUMMARY_PROMPT
+from spass.agents.kinds.axes.compression import SUMMARY_PROMPT
+from spass.agents.kinds.axes.extraction import EDGES_PROMPT, FACTS_PROMPT, MAX_EDGES
+from spass.agents.kinds.axes.retrieval import GRADES_PROMPT
 
 _SUMMARY_WORDS: Final = 120
 _MAX_FACTS: Final = 5

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
-from spass.agents.kinds.axes.causality_graph import EDGES_PROMPT
-from spass.agents.kinds.axes.hybrid_retrieval import GRADES_PROMPT
-from spass.agents.kinds.axes.structured_json import FACTS_PROMPT
-from spass.agents.kinds.axes.summarize import SUMMARY_PROMPT
+from spass.agents.kinds.axes.compression import SUMMARY_PROMPT
+from spass.agents.kinds.axes.extraction import EDGES_PROMPT, FACTS_PROMPT
+from spass.agents.kinds.axes.retrieval import GRADES_PROMPT
 from spass.calls.datamark import remove_marks
 from spass.core.json import dump
 from spass.core.messages import Json, Message, Role

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import pytest
 
-from spass.agents.kinds.axes.causality_graph import EDGES_PROMPT
-from spass.agents.kinds.axes.hybrid_retrieval import GRADES_PROMPT
-from spass.agents.kinds.axes.summarize import SUMMARY_PROMPT
+from spass.agents.kinds.axes.compression import SUMMARY_PROMPT
+from spass.agents.kinds.axes.extraction import EDGES_PROMPT
+from spass.agents.kinds.axes.retrieval import GRADES_PROMPT
 from spass.agents.registry import load_agent
 from spass.calls.datamark import remove_marks
 from spass.core.messages import Role

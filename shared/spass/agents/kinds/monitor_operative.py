@@ -1,12 +1,11 @@
 """The kind ``monitor_operative``: an operator for long tasks. Four axes decide how it shortens results, keeps findings, recalls
 notes and divides tasks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from spass.agents.kinds.axes.compression import Compression, compress
-from spass.agents.kinds.axes.decomposition import DECOMPOSITIONS, Decomposition
 from spass.agents.kinds.axes.extraction import Extraction, extract
 from spass.agents.kinds.axes.retrieval import RetrievalStrategy, retrieve
 from spass.agents.kinds.axes.side_calls import Effects, SideCalls
@@ -15,6 +14,19 @@ from spass.agents.kinds.operative import RememberingAgent
 from spass.core.effects import Note, Steps, ToolOutcome, user
 from spass.core.json import dump
 from spass.core.messages import MAX_OUTPUT_TOKENS, Message, ToolSpec
+
+Decomposition: TypeAlias = Literal["phased", "monolithic", "hierarchical"]
+
+DECOMPOSITIONS: Final[Mapping[Decomposition, str]] = {
+    "phased": """\
+Work in phases. Before you begin, divide the task into phases and name them. Finish each phase, and check what it has found,
+before you begin the next one.""",
+    "hierarchical": """\
+Divide the task into sub-tasks, and each sub-task that is still large into its own sub-tasks. Solve the smallest ones first, and
+combine their results step by step until the whole task is solved.""",
+    "monolithic": "",
+}
+"""The axis ``task_decomposition``: the part of the prompt that says how to divide a task."""
 
 MONITOR_SYSTEM_PROMPT: Final = """\
 You work on long tasks with tools, over several runs. Use your tools to find out what you do not know, check what you find, and

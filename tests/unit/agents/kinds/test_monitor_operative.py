@@ -7,10 +7,9 @@ import pytest
 
 from spass.agents.kinds import AgentContext
 from spass.agents.kinds.axes.compression import COMPRESSIONS
-from spass.agents.kinds.axes.decomposition import DECOMPOSITIONS
 from spass.agents.kinds.axes.extraction import EXTRACTIONS
 from spass.agents.kinds.axes.retrieval import RETRIEVALS
-from spass.agents.kinds.monitor_operative import MONITOR_SYSTEM_PROMPT, MonitorOperativeAgent
+from spass.agents.kinds.monitor_operative import DECOMPOSITIONS, MONITOR_SYSTEM_PROMPT, MonitorOperativeAgent
 from spass.agents.kinds.operative import OperativeAgent
 from spass.core.effects import CallError, Infer, Note
 from spass.core.errors import UpstreamError

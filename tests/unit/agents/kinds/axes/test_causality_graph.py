@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.agents.kinds.axes.causality_graph import MAX_EDGES, MAX_END_BYTES, Edge
+from spass.agents.kinds.axes.extraction import MAX_EDGES, MAX_END_BYTES, Edge
 from spass.agents.kinds.monitor_operative import MonitorOperativeAgent
 from spass.core.json import dump, read_object
 from spass.core.messages import Json

@@ -5,8 +5,7 @@ from typing import Final
 
 import pytest
 
-from spass.agents.kinds.axes.hybrid_retrieval import recall_and_grade
-from spass.agents.kinds.axes.searches import MAX_QUERY_CHARACTERS, Found
+from spass.agents.kinds.axes.retrieval import MAX_QUERY_CHARACTERS, Found, recall_and_grade
 from spass.agents.kinds.axes.side_calls import SideCalls
 from spass.core.effects import AssistantReply, Effect, Infer, Note, Recalled, SearchNotes
 from spass.core.json import dump
