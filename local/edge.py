@@ -14,8 +14,8 @@ from infra.routes import BINARY_MEDIA_TYPES, MIN_COMPRESSED_BYTES, ROUTE_HINTS, 
 from spass.core.errors import PayloadTooLarge, RouteNotFound, SpassError, UpstreamError, UpstreamTimeout
 from spass.core.ids import RequestId, new_id
 from spass.core.paging import event_bytes
-from spass.web.edge import normalize_path
 from spass.web.errors import error_response
+from spass.web.exchange import normalize_path
 
 MAX_HEADER_BYTES: Final = 10_240  # the request line and all headers
 MAX_EVENT_BYTES: Final = 6 * 1024 * 1024  # a Lambda invocation, and a buffered answer

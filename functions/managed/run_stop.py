@@ -3,9 +3,9 @@
 from starlette.responses import Response
 
 from spass.managed.following import RunStopAnswer, stop_run
+from spass.web.bodies import json_response
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
-from spass.web.json import json_response
 from spass.web.managed_parameters import ManagedAgentParameter, RunParameter
 from spass.web.routing import api_router
 

@@ -7,8 +7,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from spass.web.bodies import json_response
 from spass.web.http_function import import_routers, lambda_handler
-from spass.web.json import json_response
 from spass.web.public_routing import public_router
 
 router = public_router()

@@ -10,12 +10,12 @@ from spass.runs.run import RunRequest
 from spass.sessions.hold import messages_path
 from spass.sessions.session import Successor
 from spass.web.app import location
+from spass.web.bodies import json_response
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
-from spass.web.json import json_response
 from spass.web.routing import AgentParameter, SessionParameter, api_router
 from spass.web.run_responses import STREAM_RESPONSE, answer_run
-from spass.web.session_agents import agent_of_sessions
+from spass.web.sessions import agent_of_sessions
 
 router = api_router()
 

@@ -12,9 +12,8 @@ from spass.web.app import location
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
 from spass.web.idempotency import RouteResult, run_idempotently
-from spass.web.prefer import PREFER_PARAMETER, PREFERENCE_APPLIED, RESPOND_ASYNC, prefers
 from spass.web.routing import AgentParameter, SessionParameter, api_router
-from spass.web.session_agents import fallback_model
+from spass.web.sessions import PREFER_PARAMETER, PREFERENCE_APPLIED, RESPOND_ASYNC, fallback_model, prefers
 
 WAIT_SECONDS: Final = 25.0
 

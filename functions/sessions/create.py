@@ -8,7 +8,7 @@ from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.idempotency import RouteResult, run_idempotently
 from spass.web.routing import AgentParameter, api_router
-from spass.web.session_agents import agent_of_sessions
+from spass.web.sessions import agent_of_sessions
 
 router = api_router()
 

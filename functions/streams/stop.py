@@ -3,9 +3,9 @@
 from starlette.responses import Response
 
 from spass.runs.following import StopAnswer, stop_turn
+from spass.web.bodies import json_response
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
-from spass.web.json import json_response
 from spass.web.routing import AgentParameter, MessageIdParameter, api_router
 
 router = api_router()

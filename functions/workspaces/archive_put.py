@@ -6,9 +6,9 @@ import anyio.to_thread
 from fastapi import Query
 from starlette.requests import Request
 
+from spass.web.bodies import RawBody
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
-from spass.web.raw_body import RawBody
 from spass.web.routing import archive_router, reject_repeated
 from spass.web.workspaces import WorkspaceParameter, commit
 from spass.workspaces.archive_in import read_archive

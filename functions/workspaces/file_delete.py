@@ -2,8 +2,8 @@
 
 from starlette.requests import Request
 
-from spass.web.etags import IF_MATCH, IF_NONE_MATCH
 from spass.web.exchange import CurrentExchange
+from spass.web.file_responses import IF_MATCH, IF_NONE_MATCH
 from spass.web.http_function import lambda_handler
 from spass.web.routing import api_router
 from spass.web.workspaces import FilePath, WorkspaceParameter, write_file

@@ -3,9 +3,8 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spass.web.etags import IF_NONE_MATCH
 from spass.web.exchange import CurrentExchange
-from spass.web.file_responses import NOT_MODIFIED, FileContent, answer_file
+from spass.web.file_responses import IF_NONE_MATCH, NOT_MODIFIED, FileContent, answer_file
 from spass.web.http_function import stream_app
 from spass.web.routing import api_router
 from spass.web.workspaces import FilePath, VersionParameter, WorkspaceParameter

@@ -3,11 +3,10 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spass.web.etags import IF_MATCH, IF_NONE_MATCH, etag
+from spass.web.bodies import RawBody, json_response
 from spass.web.exchange import CurrentExchange
+from spass.web.file_responses import IF_MATCH, IF_NONE_MATCH, etag
 from spass.web.http_function import lambda_handler
-from spass.web.json import json_response
-from spass.web.raw_body import RawBody
 from spass.web.routing import file_router
 from spass.web.workspaces import FilePath, WorkspaceParameter, write_file
 from spass.workspaces.change import Body

@@ -30,7 +30,7 @@ from spass.core.time import Deadline
 from spass.testing.aws import MemoryAws
 from spass.testing.gateway import ScriptedServices
 from spass.testing.model import ScriptedModel
-from spass.web.edge import normalize_path
+from spass.web.exchange import normalize_path
 from spass.web.http_function import LambdaFunction, lambda_handler, stream_app
 from spass.web.services import Services, Settings
 from tests.simulated.interpreter import InProcessSandbox

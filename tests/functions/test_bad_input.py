@@ -9,7 +9,7 @@ import pytest
 
 from infra.routes import ROUTES, Route, Surface
 from spass.web.app import create_app
-from spass.web.json import MAX_BODY_BYTES
+from spass.web.bodies import MAX_BODY_BYTES
 from tests.functions.gateway import Gateway, escaped, openapi_document
 
 PARAMETERS = {

@@ -16,9 +16,8 @@ from starlette.routing import Match, Route
 
 from spass.core.errors import InternalError, MethodNotAllowed, SpassError, StorageUnavailable
 from spass.redaction.log import failure_line, write_line
-from spass.web.edge import EdgeMiddleware
 from spass.web.errors import error_response, from_http, from_validation
-from spass.web.exchange import get_exchange
+from spass.web.exchange import EdgeMiddleware, get_exchange
 from spass.web.services import Services
 
 TITLE: Final = "Spass"

@@ -16,7 +16,7 @@ from spass.core.messages import Json
 from spass.redaction.text import redact, redact_members
 from spass.tenancy.response_model import ResponseModel
 from spass.tenancy.validation_messages import explain_error, field_path, path_within
-from spass.web.json import json_response
+from spass.web.bodies import json_response
 
 _REPORT_SCHEMA: Final = {
     "type": "object",

@@ -1,16 +1,27 @@
-"""The state of one HTTP request, which the edge, the route and the services share."""
+"""One HTTP request: its state, which the route and the services share, and the edge, which is the outermost layer.
 
+The edge adds the request id to each answer, answers every failure, and writes one log line per request.
+"""
+
+import asyncio
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Final
 
 from fastapi import Depends
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from spass.core.cost import Cost, decimal_text
+from spass.core.errors import GATEWAY_STOPPED, InternalError, RouteNotFound, internal_error
 from spass.core.ids import RequestId, new_id
+from spass.core.messages import Json
+from spass.core.time import now
+from spass.redaction.log import failure_line, write_line
+from spass.web.errors import error_response, route_not_found
 
 if TYPE_CHECKING:
     from spass.calls.scope import Scope
@@ -18,6 +29,18 @@ if TYPE_CHECKING:
     from spass.web.services import Services
 
 _KEY: Final = "spass.exchange"
+CLIENT_CLOSED_REQUEST: Final = 499
+API_GATEWAY_REQUEST_ID: Final = "spass.gateway_request_id"
+"""The key of an ASGI scope under which API Gateway's id of the request is stored. Our log line contains the id, so that it can be
+matched with API Gateway's access log."""
+
+IS_HEAD: Final = "spass.is_head"
+"""The key of an ASGI scope that says whether the client's method was HEAD, which routes see as GET."""
+
+_MAX_SHOWN_CHARACTERS: Final = 300
+_WRITE_METHODS: Final = ("DELETE", "PATCH", "PUT")
+_UNSAFE_ESCAPE: Final = re.compile(rb"%(5c|00)|^((?!/v1/models/).)*%2f", re.IGNORECASE | re.DOTALL)
+"""Match an encoded ``/``, ``\\`` or NUL, because decoding it would change the path. Only a model's name may contain ``/``."""
 
 
 @dataclass(slots=True)
@@ -74,12 +97,6 @@ def render_cost_headers(cost: Cost) -> Mapping[str, str]:
     }
 
 
-def begin_exchange(asgi_scope: AsgiScope) -> Exchange:
-    """Create the exchange of a new request, and store it in its ASGI scope."""
-    exchange = asgi_scope[_KEY] = Exchange()
-    return exchange
-
-
 def get_exchange(request: Request) -> Exchange:
     """Return the exchange of ``request``."""
     exchange: Exchange = request.scope[_KEY]
@@ -92,3 +109,118 @@ async def _provide_exchange(request: Request) -> Exchange:
 
 CurrentExchange = Annotated[Exchange, Depends(_provide_exchange)]
 """A parameter of a route: the exchange, with the caller and the services."""
+
+
+class EdgeMiddleware:
+    """ASGI middleware that answers every request, even if the app raises an exception."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        method: str = scope["method"]
+        # Routes declare only GET. Answer HEAD like GET, without the body (RFC 9110, 9.3.2).
+        is_head = method == "HEAD"
+        scope = {**scope, "method": "GET" if is_head else method, "path": _route_path(scope), IS_HEAD: is_head}
+        exchange = scope[_KEY] = Exchange()
+        sender = _ResponseSender(exchange, send, omit_body=is_head)
+        try:
+            if path_error := _check_path(method, scope):
+                exchange.error = path_error.code
+                await error_response(path_error, exchange.request_id)(scope, receive, sender.send)
+            else:
+                await self._app(scope, receive, sender.send)
+        except ClientDisconnect:
+            sender.status = CLIENT_CLOSED_REQUEST
+        except asyncio.CancelledError:  # the server stops; the work has cleaned up
+            exchange.error = GATEWAY_STOPPED.code
+            if not sender.status:
+                await error_response(GATEWAY_STOPPED, exchange.request_id)(scope, receive, sender.send)
+        except Exception as error:  # noqa: BLE001 (the edge: every failure gets an answer and a line in the log)
+            exchange.error = InternalError.code
+            write_line(failure_line(error, exchange.request_id))
+            if not sender.status:
+                response = error_response(internal_error(error), exchange.request_id)
+                await response(scope, receive, sender.send)
+        finally:
+            write_line(_build_log_line(scope, method, exchange, sender.status))
+
+
+def _check_path(method: str, scope: AsgiScope) -> RouteNotFound | None:
+    """Return the error for an unsafe path, or None if the path is safe.
+
+    HTTP clients shorten ``/a1/rag/indices/notes/documents/..`` to ``/a1/rag/indices/notes/``. A DELETE of that path would
+    delete the index, so DELETE, PATCH and PUT need the exact path.
+    """
+    raw_path: bytes = scope.get("raw_path") or b""
+    if _UNSAFE_ESCAPE.search(raw_path):
+        return route_not_found()
+    raw_text = raw_path.decode("latin-1")
+    path = normalize_path(raw_text)
+    if method not in _WRITE_METHODS or raw_text == path:
+        return None
+    return RouteNotFound(
+        f"The path of a {method} request must begin with exactly one slash and must not end with a slash. If you mean "
+        f"{path[:_MAX_SHOWN_CHARACTERS]}, use that path. An id cannot be . or .., because HTTP clients remove them from a path."
+    )
+
+
+def normalize_path(path: str) -> str:
+    """Return ``path`` with exactly one leading slash and without trailing slashes.
+
+    API Gateway ignores such extra slashes when it chooses the route, but it passes the path on unchanged.
+    """
+    return "/" + path.strip("/") if path.startswith("/") else path
+
+
+def _route_path(scope: AsgiScope) -> str:
+    """Return the normalised path. The API's root below a prefix keeps its slash, without which Starlette finds no route."""
+    path, root = normalize_path(scope["path"]), scope.get("root_path")
+    return f"{path}/" if root and path == root else path
+
+
+class _ResponseSender:
+    """Send a response with the headers that every response has. If ``omit_body`` is True, send no body."""
+
+    def __init__(self, exchange: Exchange, send: Send, *, omit_body: bool) -> None:
+        self._exchange = exchange
+        self._send = send
+        self._omit_body = omit_body
+        self.status = 0
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = list(message.get("headers", ()))
+            existing = dict(headers)
+            extra_headers: dict[str, str] = {"SPASS-Request-Id": self._exchange.request_id}
+            if not existing.get(b"content-type", b"").startswith(b"text/event-stream"):
+                # A stream's headers are sent before its last call, when only a part of the cost is known.
+                extra_headers |= self._exchange.cost_headers()
+            headers += [
+                (name.lower().encode(), value.encode())
+                for name, value in extra_headers.items()
+                if name.lower().encode() not in existing
+            ]
+            message = {**message, "headers": headers}
+        elif self._omit_body:
+            message = {**message, "body": b""}
+        await self._send(message)
+
+
+def _build_log_line(scope: AsgiScope, method: str, exchange: Exchange, status: int) -> dict[str, Json]:
+    gateway_id: dict[str, Json] = {"gateway_request_id": scope[API_GATEWAY_REQUEST_ID]} if API_GATEWAY_REQUEST_ID in scope else {}
+    return gateway_id | {
+        "at": now(),
+        "level": "info",
+        "request_id": exchange.request_id,
+        "method": method,
+        "route": exchange.route,
+        "status": status,
+        "ms": round((time.monotonic() - exchange.started) * 1000, 1),
+        "tenant": exchange.tenant,
+        "error": exchange.error,
+    }

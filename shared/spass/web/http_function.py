@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from fastapi import APIRouter
 from mangum import Mangum
@@ -22,10 +23,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spass.redaction.log import failure_line, write_line
 from spass.web.app import create_app
-from spass.web.edge import API_GATEWAY_REQUEST_ID
+from spass.web.bodies import DECODED_AS_TEXT
+from spass.web.exchange import API_GATEWAY_REQUEST_ID, normalize_path
 from spass.web.public_routing import BundledFileRoute
-from spass.web.raw_body import DECODED_AS_TEXT
-from spass.web.request_path import split_path
 from spass.web.services import Services
 from spass.web.startup import WarmUp, in_lambda, log_failure, log_startup_failure
 
@@ -169,3 +169,34 @@ def _scope_from_header(scope: Scope) -> Mapping[str, Any]:
     path = bytes(raw_path).decode("latin-1")
     split = split_path(path, str(context.get("path") or ""), str(context.get("resourcePath") or ""))
     return {"path": split.path, "root_path": split.root_path, API_GATEWAY_REQUEST_ID: context.get("requestId")}
+
+
+class RequestPath(NamedTuple):
+    """A path as ASGI defines it: ``root_path`` is the prefix before the API (a stage, a base path), ``path`` the whole path."""
+
+    root_path: str
+    path: str
+
+
+def split_path(path: str, full_path: str | None, resource: str | None) -> RequestPath:
+    """Split the path of a request where the API's own part begins. That part has as many segments as ``resource``, unless the
+    last parameter of ``resource`` is greedy (``{name+}``).
+
+    ``path`` is the path of the event. ``full_path`` is the path of its request context, which begins with the stage or with the
+    base path of a custom domain. ``resource`` is the matched template. Without them, ``path`` takes their place. The paths are as
+    the client sent them: with percent-escapes, a trailing slash and repeated leading slashes.
+    """
+    if resource == "/":  # the whole path is the prefix
+        root = unquote(normalize_path(full_path or path).rstrip("/"))
+        return RequestPath(root, f"{root}/")
+    resource = resource or path
+    path, full_path = normalize_path(path), normalize_path(full_path or path)
+    if resource.endswith("+}"):
+        api_path = path[max(0, path.find(resource[: resource.rindex("{")])) :]
+    else:
+        count = resource.rstrip("/").count("/")
+        segments = path.split("/")
+        api_path = "/" + "/".join(segments[-count:]) if 0 < count < len(segments) else path
+    root = full_path.removesuffix(api_path) if full_path.endswith(api_path) else ""
+    root = unquote(root.rstrip("/"))
+    return RequestPath(root, root + unquote(api_path))

@@ -18,8 +18,8 @@ from spass.store import idempotency
 from spass.store.idempotency import Claim, IdempotentRequest, StoredAnswer
 from spass.tenancy.identity import Caller
 from spass.tenancy.response_model import ResponseModel
+from spass.web.bodies import json_response
 from spass.web.exchange import Exchange
-from spass.web.json import json_response
 from spass.web.sse import stream_response, yield_frames
 
 REPLAYED_HEADER: Final = "Idempotency-Replayed"
@@ -61,19 +61,17 @@ def applies_to(path: str) -> bool:
 
 
 def identify_request(request: Request, caller: Caller, body: bytes) -> IdempotentRequest | None:
-    """Return the identity of a POST with a key; None for all other requests.
+    """Return the identity of a request with a key; None without one.
 
     Raises:
         InvalidRequest: the key is malformed.
     """
-    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-    if request.method != "POST" or not applies_to(path):
-        return None
     values = request.headers.getlist("idempotency-key")
     if not values:
         return None
     if len(values) > 1 or not _KEY.fullmatch(values[0]):
         raise InvalidRequest("Send Idempotency-Key once, as 1 to 255 visible ASCII characters.", param="Idempotency-Key")
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
     return IdempotentRequest(
         caller.tenant,
         caller.identity.token_id,

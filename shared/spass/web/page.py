@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from spass.aws.upload_origin import upload_origin
 from spass.core.errors import PageNotBuilt, RouteNotFound
-from spass.web.etags import etag, has_content
+from spass.web.file_responses import etag, has_content
 
 _MANIFESTS: Final = tuple(root / ".page" / "manifest.json" for root in Path(__file__).parents[2:4])
 """Where a build is: beside the package ``spass`` in a function's bundle, else in the repository's root."""

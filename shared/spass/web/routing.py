@@ -34,12 +34,11 @@ from spass.core.ids import (
     id_pattern,
 )
 from spass.core.messages import Json
+from spass.web.bodies import ARCHIVE_TYPE, FILE_TYPE, check_content_type, check_raw_body, parse_object, read_body
 from spass.web.caller import acts_for_user, read_caller, reject_user_id
 from spass.web.exchange import get_exchange
-from spass.web.idempotency import identify_request
-from spass.web.json import check_content_type, parse_object, read_body
+from spass.web.idempotency import applies_to, identify_request
 from spass.web.public_routing import ANY_ERROR, ERROR, Handler, make_router
-from spass.web.raw_body import ARCHIVE_TYPE, FILE_TYPE, check_raw_body
 from spass.web.services import get_services
 
 MAX_CURSOR: Final = 4096
@@ -88,6 +87,7 @@ class CallerRoute(APIRoute):
         takes_body = self.body_field is not None
         body_required = self.body_field is not None and self.body_field.field_info.is_required()
         needs_user = acts_for_user(self.path)
+        is_idempotent = "POST" in (self.methods or ()) and applies_to(self.path)
 
         async def answer(request: Request) -> Response:
             exchange = get_exchange(request)
@@ -115,7 +115,8 @@ class CallerRoute(APIRoute):
                     parsed.raw, parsed.parsed = _parse_body(parsed.raw, request, required=body_required)
                 if needs_user:
                     reject_user_id(parsed.parsed if takes_body else _parse_ignored_body(parsed.raw))
-            exchange.idempotency = identify_request(parsed, caller, parsed.raw)
+            if is_idempotent:
+                exchange.idempotency = identify_request(parsed, caller, parsed.raw)
             return await handle(parsed)
 
         return answer

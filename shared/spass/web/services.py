@@ -489,9 +489,14 @@ class Services:
         again and draws new random numbers. A snapshot may be days old, but ``time.monotonic`` has not advanced since, so cached
         settings would look fresh.
         """
-        from spass.web.restore import reset_process_state
+        import random
+        import ssl
 
-        reset_process_state()
+        from spass.redaction.text import reload_environment
+
+        random.seed()
+        ssl.RAND_add(os.urandom(32), 32)  # OpenSSL's generator makes the keys of TLS connections
+        reload_environment()
         for name in self.__dict__.keys() - _KEPT:
             del self.__dict__[name]
 

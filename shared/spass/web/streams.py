@@ -18,9 +18,8 @@ from spass.journal.follower import FollowedStream
 from spass.journal.frames import EventId, Frame
 from spass.redaction.log import failure_line, write_line
 from spass.runs.following import follow_stream
-from spass.web.edge import IS_HEAD
 from spass.web.errors import envelope
-from spass.web.exchange import Exchange
+from spass.web.exchange import IS_HEAD, Exchange
 from spass.web.sse import MEDIA_TYPE, STREAM_HEADERS, EventStreamResponse, StreamStyle, encode_frame, encode_stream
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from spass.core.errors import InvalidPath, WorkspaceConflict
 from spass.core.ids import RAG_ID, WorkspaceId
 from spass.core.time import Deadline
 from spass.store.swap import Participant
-from spass.web.etags import Preconditions
 from spass.web.exchange import Exchange
+from spass.web.file_responses import Preconditions
 from spass.web.routing import reject_repeated
 from spass.workspaces.change import Author, Change, Committed
 from spass.workspaces.head import workspace_not_found

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from local.home import ROOT
 from local.server import local_services, server
-from spass.web.edge import EdgeMiddleware
+from spass.web.exchange import EdgeMiddleware
 from tests.unit.local.configs import write_config_with_a_notice
 
 SECONDS: Final = 20

@@ -107,7 +107,7 @@ def test_the_time_to_redact_a_text_is_linear_in_its_length(piece: str) -> None:
         "GET /docs lists them; 9000/8192 tokens, and/or 1/2",
         "req_01m7wt70mxy3hx4xvfhts07dkp 2026-11-20T15:46:45.021Z",
         "gateway.yaml:12: llm.backends.0.timeout: must be above 0",
-        "spass.web.edge:__call__:48 meta-llama/llama-4-scout documents.3.text",
+        "spass.web.exchange:__call__:48 meta-llama/llama-4-scout documents.3.text",
     ],
 )
 def test_useful_text_is_not_redacted(text: str) -> None:

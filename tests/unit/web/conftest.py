@@ -13,10 +13,9 @@ from starlette.responses import Response
 from spass.core.errors import InvalidRequest
 from spass.core.messages import Json
 from spass.web.app import create_app
+from spass.web.bodies import RawBody, json_response
 from spass.web.exchange import CurrentExchange
-from spass.web.json import json_response
 from spass.web.public_routing import public_router
-from spass.web.raw_body import RawBody
 from spass.web.routing import (
     AgentParameter,
     IndexParameter,

@@ -12,10 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spass.web.app import create_app, location
-from spass.web.http_function import lambda_handler, stream_app
-from spass.web.json import json_response
+from spass.web.bodies import json_response
+from spass.web.http_function import RequestPath, lambda_handler, split_path, stream_app
 from spass.web.public_routing import public_router
-from spass.web.request_path import RequestPath, split_path
 from spass.web.services import Services
 
 router = public_router()

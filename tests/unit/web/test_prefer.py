@@ -3,7 +3,7 @@
 import pytest
 from starlette.datastructures import Headers
 
-from spass.web.prefer import RESPOND_ASYNC, prefers
+from spass.web.sessions import RESPOND_ASYNC, prefers
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from spass.core.time import timestamp
 from spass.store.keys import Key
 from spass.testing.event_log import EventLog
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
+from spass.web.bodies import json_response
 from spass.web.http_function import StreamApp, stream_app
-from spass.web.json import json_response
 from spass.web.public_routing import public_router
 from spass.web.services import Services, get_services
 

@@ -8,9 +8,8 @@ import httpx
 import pytest
 
 from infra.routes import BINARY_MEDIA_TYPES
+from spass.web.bodies import ARCHIVE_TYPE, FILE_TYPE, MAX_BODY_BYTES
 from spass.web.http_function import lambda_handler
-from spass.web.json import MAX_BODY_BYTES
-from spass.web.raw_body import ARCHIVE_TYPE, FILE_TYPE
 from spass.web.services import Services
 from tests.unit.web.conftest import TOKEN, routes
 

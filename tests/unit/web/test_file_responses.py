@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
 from spass.core.errors import InvalidRequest
-from spass.web.etags import Preconditions, etag
+from spass.web.file_responses import Preconditions, etag
 
 THIS, OTHER = "a" * 64, "b" * 64
 

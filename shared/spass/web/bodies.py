@@ -1,9 +1,14 @@
-"""JSON in HTTP: bodies are parsed strictly, and answers are written in UTF-8."""
+"""The bodies of requests and responses: JSON, which is parsed strictly and written in UTF-8, and bytes, which nothing parses.
+
+API Gateway passes bodies on unchanged only for the media types that ``infra/routes.py`` lists. It decodes all others as UTF-8.
+"""
 
 import re
 from collections.abc import AsyncIterable, Mapping
-from typing import Final
+from typing import Annotated, Final
 
+from fastapi import Depends
+from starlette.requests import Request
 from starlette.responses import Response
 
 from spass.core.errors import InvalidRequest, PayloadTooLarge
@@ -12,6 +17,12 @@ from spass.core.messages import Json
 from spass.tenancy.response_model import ResponseModel
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+FILE_TYPE: Final = "application/octet-stream"
+ARCHIVE_TYPE: Final = "application/zip"
+
+DECODED_AS_TEXT: Final = "spass.decoded_as_text"
+"""The key of an ASGI scope that is True if API Gateway decoded the body as text."""
+_MAX_SHOWN_CHARACTERS: Final = 100
 
 
 async def read_body(chunks: AsyncIterable[bytes], content_length: str | None) -> bytes:
@@ -76,6 +87,32 @@ def parse_object(body: bytes) -> dict[str, Json]:
         message = f"The body cannot be read: {error.reason}."
         loc: list[Json] = ["body"] if error.position is None else ["body", error.position]
         raise InvalidRequest(message, details={"errors": [{"loc": loc, "message": message, "type": "json_invalid"}]}) from None
+
+
+def check_raw_body(request: Request, media_type: str) -> None:
+    """Check that the body arrived as ``media_type``, byte for byte. Parameters of the Content-Type are ignored.
+
+    Raises:
+        InvalidRequest: there is no Content-Type, more than one, or another one, or API Gateway decoded the body as text.
+    """
+    values = request.headers.getlist("content-type")
+    media_types = [value.partition(";")[0].strip().lower() for value in values]
+    if media_types == [media_type] and not request.scope.get(DECODED_AS_TEXT):
+        return
+    sent = f"is {', '.join(values)[:_MAX_SHOWN_CHARACTERS]}" if values else "is missing"
+    raise InvalidRequest(
+        f"The Content-Type {sent}. Send the bytes with Content-Type: {media_type}, because API Gateway decodes other bodies as "
+        "text and so changes them.",
+        param="Content-Type",
+    )
+
+
+async def _read_raw_body(request: Request) -> bytes:
+    return await request.body()
+
+
+RawBody = Annotated[bytes, Depends(_read_raw_body)]
+"""The body of a route of ``raw_router``, at most 4 MiB."""
 
 
 def dump(value: "Json | ResponseModel") -> bytes:

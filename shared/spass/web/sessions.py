@@ -1,6 +1,10 @@
-"""The agents of sessions: those in whose sessions a client may write, and their models."""
+"""What the routes of sessions read: the agent in whose sessions a client writes, a model for summaries, and the header ``Prefer``
+(https://www.rfc-editor.org/rfc/rfc7240)."""
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
+
+from starlette.datastructures import Headers
 
 from spass.core.errors import InvalidRequest, ModelNotAllowed
 from spass.core.ids import AgentName
@@ -8,6 +12,21 @@ from spass.web.exchange import Exchange
 
 if TYPE_CHECKING:
     from spass.agents.spec import AgentSpec
+
+RESPOND_ASYNC: Final = "respond-async"
+PREFERENCE_APPLIED: Final = "Preference-Applied"
+"""The header of an answer that names the preference that was applied."""
+
+PREFER_PARAMETER: Final = {
+    "name": "Prefer",
+    "in": "header",
+    "required": False,
+    "description": "`respond-async`: answer 202 immediately and do the work in the background (RFC 7240).",
+    "schema": {"type": "string"},
+}
+"""The OpenAPI parameter object of the header."""
+
+_QUOTED_VALUE: Final = re.compile(r'"(?:[^"\\]|\\.)*"?')
 
 
 def agent_of_sessions(exchange: Exchange, name: AgentName) -> "AgentSpec":
@@ -53,3 +72,10 @@ def fallback_model(exchange: Exchange, name: AgentName) -> str:
     if not models:
         raise ModelNotAllowed("This token may not use any chat model of the catalogue.")
     return models[0].name
+
+
+def prefers(headers: Headers, preference: str) -> bool:
+    """Return True if the headers name ``preference``, with or without a value and parameters. Pass it in lower case."""
+    # A quoted value may contain text that looks like another preference.
+    preferences = _QUOTED_VALUE.sub("", ",".join(headers.getlist("prefer"))).split(",")
+    return any(re.split("[;=]", part, maxsplit=1)[0].strip().lower() == preference for part in preferences)

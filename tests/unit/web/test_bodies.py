@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spass.core.errors import InvalidRequest, PayloadTooLarge
 from spass.core.json import MAX_DEPTH
-from spass.web.json import MAX_BODY_BYTES, dump, parse_object, read_body
+from spass.web.bodies import MAX_BODY_BYTES, dump, parse_object, read_body
 
 pytestmark = pytest.mark.anyio
 
