@@ -23,8 +23,7 @@ from spass.metering.pricing import reported_price
 from spass.models.router import RoutingRecord
 from spass.redaction.stream import redact_secrets
 from spass.redaction.text import redact_members
-from spass.tools.arguments import arguments_for_display
-from spass.tools.base import TOOL_FAILED
+from spass.tools.base import TOOL_FAILED, arguments_for_display
 
 _MAX_TOKENS: Final = 10**12
 _MAX_USD: Final = 10**6
