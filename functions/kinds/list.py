@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import Depends
 
-from spass.agents.responses import KindList, list_all_kinds
+from spass.agents.parameters import KindList, list_all_kinds
 from spass.web.http_function import lambda_handler
 from spass.web.routing import api_router
 from spass.web.services import Services, get_services

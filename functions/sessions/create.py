@@ -17,7 +17,7 @@ router = api_router()
 async def create_session(name: AgentParameter, exchange: CurrentExchange, body: CreateSession | None = None) -> Response:
     """Create a session. Missing values come from the tenant's settings, and the session keeps them."""
     services, agent = exchange.services, agent_of_sessions(exchange, name)
-    agent.check_token(exchange.scope.caller.identity)
+    agent.check_token(exchange.scope.caller.identity.allows)
     options = body or CreateSession()
     options = options.model_copy(update={"workspace": agent.session_workspace(options.workspace)})
 

@@ -17,7 +17,7 @@ LIBRARY = ROOT / "shared" / "spass"
 IMPURE = frozenset({"time", "datetime", "random", "secrets", "uuid", "os", "io", "pathlib", "socket", "subprocess", "threading"})
 
 
-RESPONSE_MODELS = {"spass.agents.responses", "spass.tools.responses", "spass.tenancy.response_model"}
+RESPONSE_MODELS = {"spass.agents.responses", "spass.agents.parameters", "spass.tools.responses", "spass.tenancy.response_model"}
 
 
 def imports(file: Path) -> Iterator[str]:

@@ -90,7 +90,7 @@ class Engine:
             SandboxUnavailable, KindUnavailable: this gateway cannot run the agent's kind.
             InvalidRequest: the agent may not work in its workspace.
         """
-        spec.check_token(scope.caller.identity)
+        spec.check_token(scope.caller.identity.allows)
         agent = spec.build()
         self._availability.check(spec, agent)
         return agent

@@ -1,7 +1,7 @@
-"""The parameters of agent kinds as pydantic models and JSON Schema, built from the fields of the kinds' dataclasses."""
+"""The list of agent kinds, and their parameters as pydantic models and JSON Schema, from the fields of their dataclasses."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 from spass.agents.kinds.base import BaseAgent
 from spass.agents.kinds.registry import KINDS
 from spass.core.messages import Json
+from spass.tenancy.response_model import JsonObject, ResponseModel
 from spass.tenancy.strict_body import StrictBody
 
 SYSTEM_PROMPT: Final = "system_prompt"
@@ -71,3 +72,40 @@ def owners(parameter: str) -> list[str]:
     """Return the keys of the kinds that have ``parameter``, without aliases."""
     kinds = [key for key in KINDS.keys() if KINDS.canonical(key) == key]  # noqa: SIM118 (KINDS is not a dict)
     return [key for key in kinds if parameter in {field.name for field in dataclasses.fields(KINDS.get(key))}]
+
+
+class Kind(ResponseModel):
+    """An agent kind. `params` is the JSON Schema of its parameters, with their defaults. If the kind is not `available`, `reason`
+    says why. A kind that is not `multi_turn` calls the model only once."""
+
+    key: str
+    description: str
+    accepts_tools: bool
+    multi_turn: bool
+    params: JsonObject
+    available: bool
+    reason: str | None
+
+    @classmethod
+    def of(cls, key: str, reason: str | None) -> "Kind":
+        kind = KINDS.get(key)
+        return cls(
+            key=key,
+            description=describe(kind),
+            accepts_tools=kind.accepts_tools,
+            multi_turn=kind.multi_turn,
+            params=params_schema(kind),
+            available=reason is None,
+            reason=reason,
+        )
+
+
+class KindList(ResponseModel):
+    """All agent kinds."""
+
+    kinds: list[Kind]
+
+
+def list_all_kinds(reason: Callable[[type[BaseAgent]], str | None]) -> KindList:
+    """Return all kinds, with aliases after the kinds that they name. ``reason`` returns why a kind is not available, or None."""
+    return KindList(kinds=[Kind.of(key, reason(KINDS.get(key))) for key in KINDS.keys()])  # noqa: SIM118 (KINDS is not a dict)

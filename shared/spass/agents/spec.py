@@ -1,9 +1,9 @@
 """An agent, the keys of its YAML file, and the body of a message to an agent."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
@@ -19,9 +19,6 @@ from spass.tenancy.config_problem import ConfigProblem
 from spass.tenancy.scalars import TopK
 from spass.tenancy.strict_body import StrictBody
 from spass.tools.grants import NO_GRANTS, EditorSettings, Grants, PathPatterns
-
-if TYPE_CHECKING:
-    from spass.tenancy.identity import Identity
 
 GRANTS: Final = tuple(field.name for field in fields(Grants))
 """The keys of an agent's file that say what its tools may do."""
@@ -97,9 +94,9 @@ class AgentSpec:
         """
         return KINDS.get(self.kind)(**self.parameters)
 
-    def check_token(self, identity: "Identity") -> None:
-        """Raise ModelNotAllowed if a token of ``identity`` may not use the agent's model."""
-        if not identity.allows(self.model):
+    def check_token(self, allows: Callable[[str], bool]) -> None:
+        """Raise ModelNotAllowed if the caller's token, which ``allows`` models, may not use the agent's."""
+        if not allows(self.model):
             raise ModelNotAllowed(f"This token may not use the model '{self.model}' of the agent '{self.name}'.")
 
     def session_workspace(self, wanted: WorkspaceId | None) -> WorkspaceId | None:
@@ -189,18 +186,6 @@ MessageText = Annotated[
     AfterValidator(reject_blank),
     AfterValidator(limit_bytes(MAX_MESSAGE_BYTES)),
 ]
-
-
-def _reject_invisible(text: str) -> str:
-    from spass.calls.defence import is_blank
-
-    if is_blank(text):
-        raise ValueError("must hold a visible character")
-    return text
-
-
-VisibleText: TypeAlias = Annotated[MessageText, AfterValidator(_reject_invisible)]
-"""Text of a caller in which a model sees at least one character."""
 
 
 class MessageBody(StrictBody):

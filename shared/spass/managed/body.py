@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, Field, ValidationError
 
 from spass.agents.ask import AgentChoice, ModelChoice, SystemPrompt, ToolNames
-from spass.agents.spec import VisibleText
+from spass.agents.visible_text import VisibleText
 from spass.core.errors import InvalidRequest
 from spass.core.json import dump_bytes
 from spass.core.text_checks import reject_blank, reject_controls

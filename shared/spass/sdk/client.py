@@ -6,7 +6,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 
-from spass.agents.responses import AgentPage, AgentSummary, AskAnswer, Kind, KindList
+from spass.agents.parameters import Kind, KindList
+from spass.agents.responses import AgentPage, AgentSummary, AskAnswer
 from spass.sdk.endpoint import Endpoint
 from spass.sdk.errors import invalid_answer
 from spass.sdk.event_reader import Event
