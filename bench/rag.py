@@ -108,7 +108,7 @@ class Queries:
         await self.services.reader.query(self.scope, self.index, query, TOP_K)
 
     async def first_search(self) -> None:
-        budget = self.objects.budget
+        budget = self.objects.cache.budget
         residency = choose_residency(self.manifest.segments, DIMENSIONS, budget)
         self.lines.append(
             f"{self.documents} documents of {DIMENSIONS} numbers; in the cache of {budget / 2**20:.0f} MiB stay: {residency}"

@@ -2,8 +2,8 @@
 
 from starlette.responses import Response
 
-from spass.rag.index.answers import WriteAnswer
 from spass.rag.index.documents import WriteRequest
+from spass.rag.index.responses import WriteAnswer
 from spass.store.idempotency import Claim, Completion
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app

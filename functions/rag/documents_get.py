@@ -1,6 +1,6 @@
 """GET /a1/rag/indices/{index_id}/documents/{doc_id}: return one document."""
 
-from spass.rag.index.answers import Document
+from spass.rag.index.responses import Document
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.routing import DocumentParameter, IndexParameter, api_router

@@ -1,6 +1,6 @@
 """GET /a1/rag/indices/{index_id}/documents: the documents of an index."""
 
-from spass.rag.index.answers import DocumentPage
+from spass.rag.index.responses import DocumentPage
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.routing import IndexParameter, Pagination, api_router

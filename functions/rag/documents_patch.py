@@ -1,7 +1,7 @@
 """PATCH /a1/rag/indices/{index_id}/documents/{doc_id}: change the text or metadata of a document."""
 
-from spass.rag.index.answers import Document
 from spass.rag.index.documents import DocumentPatch
+from spass.rag.index.responses import Document
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
 from spass.web.routing import DocumentParameter, IndexParameter, api_router

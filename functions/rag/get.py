@@ -1,7 +1,7 @@
 """GET /a1/rag/indices/{index_id}: describe an index."""
 
-from spass.rag.index.answers import IndexSummary
 from spass.rag.index.catalog import describe_index
+from spass.rag.index.responses import IndexSummary
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.routing import IndexParameter, api_router

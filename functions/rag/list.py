@@ -1,7 +1,7 @@
 """GET /a1/rag/indices: list the indices of the tenant."""
 
-from spass.rag.index.answers import IndexPage
 from spass.rag.index.catalog import read_indices
+from spass.rag.index.responses import IndexPage
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.routing import Pagination, api_router

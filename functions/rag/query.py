@@ -2,9 +2,9 @@
 
 from starlette.responses import Response
 
-from spass.rag.index.answers import QueryAnswer
 from spass.rag.index.documents import QueryRequest
 from spass.rag.index.filters import parse_filter
+from spass.rag.index.responses import QueryAnswer
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
 from spass.web.idempotency import run_idempotently

@@ -30,7 +30,6 @@ class TenantObjects(Protocol):
 
     async def put(self, key: str, body: bytes, *, transient: bool = False) -> None:
         """Store an object. The bucket removes a ``transient`` one within days."""
-        ...
 
     async def get(self, key: str, *, start: int | None = None, end: int | None = None) -> bytes:
         """Return the object's bytes, or those from ``start`` up to but not including ``end``.
@@ -38,15 +37,12 @@ class TenantObjects(Protocol):
         Raises:
             ObjectMissing: there is no such object.
         """
-        ...
 
     def list_objects(self, prefix: str) -> AsyncIterator[ObjectSummary]:
         """Yield the objects whose keys begin with ``prefix``, sorted by key."""
-        ...
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete objects. Ignore missing ones. After an error, some objects may still exist."""
-        ...
 
     async def list_keys(self, prefix: str) -> list[str]:
         """Return the keys that begin with ``prefix``, sorted."""
@@ -119,7 +115,6 @@ class TenantUploads(Protocol):
     def presign(self, key: str, *, size: int, content_type: str, seconds: int) -> PresignedPost:
         """Return the form that puts ``key``, of ``content_type`` and at most ``size`` bytes. Its validity is at most
         ``seconds``."""
-        ...
 
     async def head(self, key: str, version: str | None = None) -> UploadedObject:
         """Return the state of an object: of this version, or of the newest.
@@ -127,11 +122,9 @@ class TenantUploads(Protocol):
         Raises:
             ObjectMissing: there is no such object.
         """
-        ...
 
     async def folders(self) -> list[str]:
         """Return the names of the tenant's folders: the first part of each key."""
-        ...
 
     def blocks(self, key: str, version: str | None, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """Yield the bytes from ``start`` up to but not including ``end`` in blocks. Read the next block ahead.
@@ -139,8 +132,6 @@ class TenantUploads(Protocol):
         Raises:
             ObjectMissing: there is no such object.
         """
-        ...
 
     async def delete(self, key: str, version: str | None = None) -> None:
         """Delete an object, or one version of it. Ignore a missing one."""
-        ...

@@ -40,7 +40,6 @@ class CallPlan(Protocol):
 
     async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
         """Make ``call`` with ``run`` and return its result, or raise the error that the caller must handle."""
-        ...
 
 
 CALL_PLAN: Final[ContextVar[CallPlan | None]] = ContextVar("spass_call_plan", default=None)

@@ -18,16 +18,12 @@ class TenantJobs(Protocol):
 
     def workers(self, kind: WorkKind) -> int:
         """Return how many pieces of work of ``kind`` a tenant that is alone has in work at the same time, at most."""
-        ...
 
     async def send(self, job: Job, *, delay: int = 0) -> None:
         """Send ``job`` to its queue, which delivers it after ``delay`` seconds, at most ``MAX_DELAY_SECONDS``."""
-        ...
 
     async def send_body(self, kind: WorkKind, body: str, *, delay: int = 0) -> None:
         """Send the body of a message to the queue of ``kind``, as ``send`` does."""
-        ...
 
     async def start_compaction(self, job: JobId) -> None:
         """Start the state machine on a compaction. A second start has no effect."""
-        ...

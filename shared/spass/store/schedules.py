@@ -30,16 +30,12 @@ class Schedules(Protocol):
         Raises:
             InternalError: the scheduler refuses the entry.
         """
-        ...
 
     async def delete(self, name: str) -> None:
         """Delete the entry, if there is one."""
-        ...
 
     async def get(self, name: str) -> ScheduleEntry | None:
         """Return the entry, or None if there is none. An entry that does not send to the queue of runs has an empty body."""
-        ...
 
     async def names(self) -> list[str]:
         """Return the names of all entries."""
-        ...

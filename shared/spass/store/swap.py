@@ -39,11 +39,9 @@ class Participant(Protocol[A_contra]):
 
     async def writes(self, answer: A_contra, /) -> Sequence[Write]:
         """Return the writes to add to the transaction. ``answer`` is the answer of the swap."""
-        ...
 
     def refusal(self) -> SpassError:
         """Return the error to raise when a condition of these writes fails. The transaction then had no effect."""
-        ...
 
 
 async def swap(

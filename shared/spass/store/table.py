@@ -83,11 +83,9 @@ class TableClient(Protocol):
 
     def get(self, *, key: Key, consistent: bool) -> Reply[Item | None]:
         """Return the item under ``key``, expired or not."""
-        ...
 
     def query(self, *, query: Query) -> Reply[Page]:
         """Return one page of ``query``. A page may be empty although more items follow."""
-        ...
 
     def write(self, *, write: Put | Update | Delete) -> Reply[Item | None]:
         """Return the item after an Update, the item before a Delete, None for a Put.
@@ -95,7 +93,6 @@ class TableClient(Protocol):
         Raises:
             ConditionFailed: the condition failed.
         """
-        ...
 
     def transact(self, *, writes: Sequence[Write], token: str) -> Reply[None]:
         """Do all of ``writes`` or none, once per ``token`` within ten minutes.
@@ -103,7 +100,6 @@ class TableClient(Protocol):
         Raises:
             TransactionFailed: conditions failed.
         """
-        ...
 
 
 class GuardedTable:
@@ -111,6 +107,9 @@ class GuardedTable:
 
     A request whose outcome is unknown is retried once. So every write must be idempotent: a second request has no further effect,
     or its condition fails and the writer checks the stored item.
+
+    Raises:
+        StorageUnavailable: throttled, in conflict through all retries, or unreachable; whether a write took effect is unknown.
     """
 
     def __init__(self, client: TableClient, prefix: str) -> None:
@@ -118,11 +117,7 @@ class GuardedTable:
         self._prefix = prefix
 
     async def get(self, key: Key, *, consistent: bool = True) -> Item | None:
-        """Return the item, or None if there is none or it has expired.
-
-        Raises:
-            StorageUnavailable: AWS throttled all retries or was unreachable.
-        """
+        """Return the item, or None if there is none or it has expired."""
         self._guard(key.pk)
         item = (await self._call("GetItem", self._client.get, {"key": key, "consistent": consistent})).value
         return item if item and _is_visible(item) else None
@@ -137,11 +132,7 @@ class GuardedTable:
         newest_first: bool = False,
         consistent: bool = True,
     ) -> list[Item]:
-        """Return the items of a ``Query``. Read pages until there are ``limit`` items or no more pages.
-
-        Raises:
-            StorageUnavailable: AWS throttled all retries or was unreachable.
-        """
+        """Return the items of a ``Query``. Read pages until there are ``limit`` items or no more pages."""
         self._guard(partition)
         items: list[Item] = []
         while True:
@@ -163,11 +154,7 @@ class GuardedTable:
         newest_first: bool = False,
         consistent: bool = True,
     ) -> AsyncIterator[list[Item]]:
-        """Yield the items of a ``Query`` in lists of ``size``, of which the last may be shorter. Each costs one call.
-
-        Raises:
-            StorageUnavailable: AWS throttled all retries or was unreachable.
-        """
+        """Yield the items of a ``Query`` in lists of ``size``, of which the last may be shorter. Each costs one call."""
         while True:
             items = await self.query(
                 partition, prefix=prefix, after=after, limit=size, newest_first=newest_first, consistent=consistent
@@ -183,7 +170,6 @@ class GuardedTable:
 
         Raises:
             ConditionFailed: its condition failed.
-            StorageUnavailable: AWS throttled the call or was unreachable; whether the write took effect is unknown.
         """
         self._guard(write.key.pk)
         return (await self._call(_OPERATIONS[type(write)], self._client.write, {"write": write})).value
@@ -200,7 +186,6 @@ class GuardedTable:
 
         Raises:
             TransactionFailed: conditions failed.
-            StorageUnavailable: throttled, in conflict through all retries, or unreachable; its effect is unknown.
         """
         for write in writes:
             self._guard(write.key.pk)
@@ -225,7 +210,6 @@ class TenantTable(GuardedTable):
 
     def __init__(self, client: TableClient, tenant: TenantId) -> None:
         super().__init__(client, tenant_prefix(tenant))
-        self.tenant = tenant
 
 
 def _is_visible(item: Item) -> bool:

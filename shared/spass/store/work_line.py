@@ -47,7 +47,11 @@ class _Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkLine:
-    """The work of one tenant."""
+    """The work of one tenant.
+
+    Raises:
+        StorageUnavailable: the table or the queue does not answer. Repeat the call; the sweep also sends what waits.
+    """
 
     tenant: TenantId
     table: GuardedTable
@@ -57,22 +61,15 @@ class WorkLine:
     async def take(self, kind: WorkKind, name: str, *, is_received: bool = False) -> bool:
         """Take a place for the piece of work ``name``, or keep the one that it has. Return False if there is none for this
         tenant: it has half of the workers and other tenants compete, it has all of them, or other work of it waits.
-        ``is_received``: a worker has the message already; leave the last places to what waits.
-
-        Raises:
-            StorageUnavailable: the table does not answer; whether a place was taken is unknown.
-        """
+        ``is_received``: a worker has the message already; leave the last places to what waits. After an error, whether a
+        place was taken is unknown."""
         workers = self.jobs.workers(kind)
         spare = max(1, workers // _SPARE_PART) if is_received else 0
         return await self._take(kind, name, workers - spare, behind_line=True) is not _Place.NONE
 
     async def wait(self, kind: WorkKind, name: str, order: str, body: str, *, is_repeated: bool = False) -> None:
         """Put a piece of work without a place into the line, and send what waits if there is a place by now. ``order`` sorts the
-        line. ``body`` is the message that is sent. A second call has no effect. ``is_repeated``: as for ``give_back``.
-
-        Raises:
-            StorageUnavailable: the table or the queue does not answer. The sweep sends what waits.
-        """
+        line. ``body`` is the message that is sent. A second call has no effect. ``is_repeated``: as for ``give_back``."""
         key = keys.waiting_work(self.tenant, kind, f"{order}#{name}")
         await self.table.write(Put(key, {"name": name, "body": body}))
         # The mark comes after the item: who gives a place back sees the mark, and then finds the item. It is a new value
@@ -83,11 +80,7 @@ class WorkLine:
 
     async def give_back(self, kind: WorkKind, name: str, *, is_repeated: bool = False) -> None:
         """Give back the place of ``name``, if it has one, and send what waits. ``is_repeated``: an earlier attempt may have died
-        after it had taken a place for the next piece, so send that once more.
-
-        Raises:
-            StorageUnavailable: the table or the queue does not answer; repeat the call.
-        """
+        after it had taken a place for the next piece, so send that once more."""
         key = keys.work_places(kind, self.tenant)
         is_last = Contains("out", name) & HasSize("out", 1) & Absent("waits")
         try:
@@ -102,30 +95,18 @@ class WorkLine:
             await self._send_waiting(kind, item["waits"], is_repair=is_repeated)
 
     async def waiting(self, kind: WorkKind) -> frozenset[str]:
-        """Return the names of what waits.
-
-        Raises:
-            StorageUnavailable: the table does not answer.
-        """
+        """Return the names of what waits."""
         return frozenset(str(item["name"]) for item in await self.table.query(keys.waiting_partition(self.tenant, kind)))
 
     async def forget_others(self, kind: WorkKind, tenants: Collection[TenantId]) -> None:
-        """Remove the places of tenants that are not among ``tenants``, whose messages no worker executes.
-
-        Raises:
-            StorageUnavailable: the table does not answer.
-        """
+        """Remove the places of tenants that are not among ``tenants``, whose messages no worker executes."""
         for item in await self.shared.query(keys.work_partition(kind)):
             if (tenant := TenantId(str(item["sk"]))) not in tenants:
                 await self.shared.write(Delete(keys.work_places(kind, tenant)))
 
     async def repair(self, kind: WorkKind, is_over: Callable[[str], Awaitable[bool]]) -> None:
         """Give back the places of work that ``is_over``, whose workers died before they did it. Send what waits, as far as there
-        are places, also what such a worker should have sent. This is for the sweep.
-
-        Raises:
-            StorageUnavailable: the table or the queue does not answer.
-        """
+        are places, also what such a worker should have sent. This is for the sweep."""
         item = await self.shared.get(keys.work_places(kind, self.tenant))
         for name in sorted(_names(item)):
             if await is_over(name):

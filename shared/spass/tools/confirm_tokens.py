@@ -22,7 +22,7 @@ from spass.core.ids import TenantId
 from spass.core.json import dump_canonical
 from spass.core.messages import Json
 from spass.core.time import now_s
-from spass.rag.index.answers import Document, WriteAnswer
+from spass.rag.index.responses import Document, WriteAnswer
 from spass.store import keys
 from spass.store.table import TTL, ConditionFailed
 from spass.store.tenant_store import TenantStore

@@ -6,8 +6,8 @@ from spass.aws.clients import Aws
 from spass.core.errors import Conflict, SpassError, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId
 from spass.core.time import now_s
-from spass.rag.index.answers import WriteAnswer
 from spass.rag.index.catalog import describe_index
+from spass.rag.index.responses import WriteAnswer
 from spass.store.idempotency import Claim, Completion, StoredAnswer, acquire
 from spass.store.leases import LEASE_SECONDS, LeaseLost
 from spass.testing.faults import Crash, Fault, FaultPlan, inject

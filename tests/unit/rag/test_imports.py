@@ -47,7 +47,7 @@ def run(code: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "module", ["write.delete", "index.catalog", "index.documents", "search.prompt", "index.answers", "write.swap"]
+    "module", ["write.delete", "index.catalog", "index.documents", "search.prompt", "index.responses", "write.swap"]
 )
 def test_a_module_that_needs_no_numpy_does_not_import_it(module: str) -> None:
     assert run(f"import sys, spass.rag.{module}; print('numpy' in sys.modules)") == "False\n"

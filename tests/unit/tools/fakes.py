@@ -13,10 +13,10 @@ from spass.core.errors import IndexNotFound, StorageUnavailable
 from spass.core.ids import DocumentId, IndexId, RequestId, TenantId, UserId
 from spass.core.time import now_s
 from spass.models.types import EmbeddingReply
-from spass.rag.index.answers import Hit, QueryAnswer
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.embedding import Embedder
 from spass.rag.index.manifest import EmbeddingModel
+from spass.rag.index.responses import Hit, QueryAnswer
 from spass.rag.search.reader import Reader
 from spass.rag.write.delete import IndexDeleter
 from spass.rag.write.writer import Writer

@@ -5,8 +5,8 @@ from typing import Final
 from spass.calls.scope import Scope
 from spass.core.ids import IndexId
 from spass.core.paging import decode_cursor, fill_page
-from spass.rag.index.answers import IndexPage, IndexSummary
 from spass.rag.index.manifest import index_not_found, list_manifests, read_manifest
+from spass.rag.index.responses import IndexPage, IndexSummary
 
 DEFAULT_LIMIT: Final = 100
 MAX_DELETED: Final = 1000

@@ -18,7 +18,6 @@ class EmbeddingCalls(Protocol):
 
     async def embed(self, scope: Scope, texts: Sequence[str]) -> EmbeddingReply:
         """Return one vector per text. Without texts, only check that the caller may use the model."""
-        ...
 
 
 class Embedder:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from spass.core.ids import DocumentId
 from spass.core.time import timestamp
-from spass.rag.index.answers import Document
 from spass.rag.index.ids import Bitmap, IdRow, Ids
 from spass.rag.index.manifest import MAX_INLINE_BITMAP_BYTES, Segment
 from spass.rag.index.objects import SegmentObjects
+from spass.rag.index.responses import Document
 
 
 class DocumentLocation(NamedTuple):

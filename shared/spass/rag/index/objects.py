@@ -3,16 +3,13 @@
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from spass.core.ids import IndexId
 from spass.rag.index.cache import Body, ObjectCache, ObjectName
 from spass.rag.index.ids import Bitmap, Ids
 from spass.rag.index.manifest import Segment
 from spass.store.tenant_store import TenantStore
-
-S = TypeVar("S")
-T = TypeVar("T")
 
 VECTORS: Final = "vectors.npy"
 CODES: Final = "codes"
@@ -95,7 +92,7 @@ class SegmentObjects:
         self._store = store
         self._index = index
         self._prefix = f"rag/{index}/{generation}"
-        self._cache = cache
+        self.cache = cache
         self._large = asyncio.Semaphore(1)
 
     async def read(self, segment: str, part: str) -> bytes:
@@ -114,25 +111,16 @@ class SegmentObjects:
         return await self._load(name, lambda: self._store.objects.get(name.key))
 
     def _cached(self, name: ObjectName) -> bytes | None:
-        body = self._cache.get(name)
+        body = self.cache.get(name)
         return None if body is None else bytes(body)  # the same object, if it is bytes
 
     async def _load(self, name: ObjectName, read: Callable[[], Awaitable[bytes]]) -> bytes:
-        return bytes(await self._cache.load(name, read))
+        return bytes(await self.cache.load(name, read))
 
     @property
     def log_fields(self) -> dict[str, str]:
         """The tenant and the index, for a line of the log."""
         return {"tenant": self._store.tenant, "index": self._index}
-
-    @property
-    def budget(self) -> int:
-        """The bytes that the cache may hold, of all indices."""
-        return self._cache.budget
-
-    def evict_until_free(self, size: int) -> None:
-        """Evict cached objects until ``size`` bytes of the cache's budget are free."""
-        self._cache.evict_until_free(size)
 
     async def write(self, segment: str, parts: Mapping[str, bytes]) -> None:
         """Put the objects of a new segment, or a new deletion bitmap. They are cached, because the next write reads them."""
@@ -149,7 +137,7 @@ class SegmentObjects:
     def _put_in_cache(self, name: ObjectName, part: str, body: bytes) -> None:
         """Cache a whole object, unless it is so large that it is cached in parts or not at all."""
         if part not in _LARGE or len(body) <= _LARGE[part]:
-            self._cache.put(name, body)
+            self.cache.put(name, body)
 
     async def ids(self, segment: Segment) -> Ids:
         return Ids(await self.read(segment.id, IDS))
@@ -159,15 +147,11 @@ class SegmentObjects:
         return Bitmap.unpacked(packed)
 
     def is_cached(self, block: Block) -> bool:
-        return self._block_name(block) in self._cache
-
-    def has_room(self, size: int) -> bool:
-        """Return whether ``size`` bytes fit into the cache beside all that was used lately."""
-        return self._cache.has_room(size)
+        return self._block_name(block) in self.cache
 
     def cached_block(self, block: Block) -> Body | None:
         """Return the bytes of ``block`` if they are cached."""
-        return self._cache.get(self._block_name(block))
+        return self.cache.get(self._block_name(block))
 
     async def block(self, block: Block) -> Body:
         """Read the bytes of ``block``, through the cache."""
@@ -180,7 +164,7 @@ class SegmentObjects:
     async def load_block(self, block: Block, read: Callable[[], Awaitable[Body]]) -> Body:
         """Return the cached bytes of ``block``, or those that ``read`` returns, which are cached. Concurrent callers share one
         read."""
-        return await self._cache.load(self._block_name(block), read)
+        return await self.cache.load(self._block_name(block), read)
 
     async def vector(self, segment: Segment, row: int, dimensions: int) -> bytes:
         """Read the bytes of one vector. They come from its block if that is cached; otherwise only they are read."""
@@ -256,7 +240,7 @@ class SegmentObjects:
                 pieces[start] = body[start - group[0][0] : end - group[0][0]]
         in_order = [pieces[start] or b"" for start, _ in spans]
         for name, piece in zip(names, in_order, strict=True):
-            self._cache.put(name, piece)
+            self.cache.put(name, piece)
         return in_order
 
 

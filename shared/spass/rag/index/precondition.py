@@ -1,13 +1,12 @@
 """The precondition of a write, as HTTP's ``If-Match``: the part of the index that the caller read before is unchanged.
 
-A view reads one part of a version of an index. The entity tag of that part changes if and only if the part or the generation
-changes.
+The entity tag of a part changes if and only if the part or the generation changes.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 from spass.core.ids import DocumentId, IndexId
 from spass.core.json import dump_canonical
@@ -23,48 +22,36 @@ class IndexChanged(Exception):
     """The part of the index that a precondition names has changed since the caller read it."""
 
 
-class View(Protocol):
-    """One part of an index."""
-
-    async def read(self, manifest: Manifest, objects: SegmentObjects, /) -> Json:
-        """Read the part in the version ``manifest``. Return None if it is absent.
-
-        Raises:
-            ObjectMissing: the version has been swept.
-        """
-        ...
+View: TypeAlias = Callable[[Manifest, SegmentObjects], Awaitable[Json]]
+"""Read one part of an index in the version of the manifest. Return None if it is absent. Raise ``ObjectMissing`` if the version
+has been swept."""
 
 
-@dataclass(frozen=True, slots=True)
-class WholeIndex:
-    """All documents of the index."""
-
-    async def read(self, manifest: Manifest, _: SegmentObjects, /) -> Json:
-        return manifest.version if manifest.exists else None
+async def whole_index(manifest: Manifest, _: SegmentObjects) -> Json:
+    """Read the version, which changes with every document."""
+    return manifest.version if manifest.exists else None
 
 
-@dataclass(frozen=True, slots=True)
-class OneDocument:
-    """The text and metadata of one document."""
+def one_document(document: DocumentId) -> View:
+    """Return the view of the text and metadata of one document."""
 
-    document: DocumentId
-
-    async def read(self, manifest: Manifest, objects: SegmentObjects, /) -> Json:
-        location = locate_documents(await load_live_ids(objects, manifest.segments), [self.document]).get(self.document)
+    async def read(manifest: Manifest, objects: SegmentObjects) -> Json:
+        location = locate_documents(await load_live_ids(objects, manifest.segments), [document]).get(document)
         if location is None:
             return None
-        document = await read_document(objects, location)
-        return [document.text, document.metadata]
+        stored = await read_document(objects, location)
+        return [stored.text, stored.metadata]
+
+    return read
 
 
-@dataclass(frozen=True, slots=True)
-class ExistingIds:
-    """The view of an append: those of ``documents`` that are in the index already."""
+def existing_ids(documents: Sequence[DocumentId]) -> View:
+    """Return the view of an append: those of ``documents`` that are in the index already."""
 
-    documents: Sequence[DocumentId]
+    async def read(manifest: Manifest, objects: SegmentObjects) -> Json:
+        return sorted(locate_documents(await load_live_ids(objects, manifest.segments), documents))
 
-    async def read(self, manifest: Manifest, objects: SegmentObjects, /) -> Json:
-        return sorted(locate_documents(await load_live_ids(objects, manifest.segments), self.documents))
+    return read
 
 
 async def entity_tag(view: View, manifest: Manifest, objects: SegmentObjects) -> str:
@@ -73,7 +60,7 @@ async def entity_tag(view: View, manifest: Manifest, objects: SegmentObjects) ->
     Raises:
         ObjectMissing: the version has been swept.
     """
-    return hashlib.sha256(dump_canonical([manifest.generation, await view.read(manifest, objects)])).hexdigest()
+    return hashlib.sha256(dump_canonical([manifest.generation, await view(manifest, objects)])).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from spass.core.bus import EventBus
 from spass.core.errors import Conflict, InvalidInput, SpassError, StorageUnavailable, TooManyDocuments
 from spass.core.ids import random_suffix
 from spass.core.time import Deadline, now_s
-from spass.rag.index.answers import WriteAnswer
 from spass.rag.index.documents import NewDocument
+from spass.rag.index.responses import WriteAnswer
 from spass.rag.ingest.lease import IngestSettings
 from spass.rag.ingest.parts import PartRecord, part_of
 from spass.rag.ingest.plan import Entry, FileKind, Position, UploadError

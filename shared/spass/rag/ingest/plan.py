@@ -35,7 +35,7 @@ class Position:
     line: int = 1
     """The number of the line that contains the position, from 1."""
     number: int = 1
-    """The number of the next line (JSONL), row (CSV, without the header) or chunk (text), from 1."""
+    """The number of the next line (JSONL), row (CSV, without the header) or passage (text), from 1."""
     fence: str = ""
     """The opening fence of the Markdown code block that is split at this position, or empty."""
 
@@ -72,7 +72,7 @@ class UploadError(ResponseModel):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A ``document`` or an ``error`` from a line, row or chunk of a file, which begins on ``line``."""
+    """A ``document`` or an ``error`` from a line, row or passage of a file, which begins on ``line``."""
 
     line: int
     document: NewDocument | None

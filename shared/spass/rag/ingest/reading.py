@@ -12,9 +12,9 @@ from typing import Final, Protocol, TypeAlias
 from spass.rag.ingest.csv_rows import RowSplitter, columns_of, fields_of_row
 from spass.rag.ingest.plan import Entry, FileKind, FilePlan, IngestRefused, PartRange, Position
 from spass.rag.ingest.records import LineCount, LineSplitter, RawRecord, fields_of_line, parse_entry
-from spass.rag.ingest.text import Chunk, Chunker, chunk_entry
+from spass.rag.ingest.text import Passage, TextSplitter, passage_entry
 
-_Unit: TypeAlias = RawRecord | Chunk
+_Unit: TypeAlias = RawRecord | Passage
 
 _EMPTY_MESSAGES: Final[Mapping[FileKind, str]] = {
     FileKind.JSONL: "All lines of the file are blank.",
@@ -37,7 +37,7 @@ class _Splitter(Protocol):
 
 
 async def survey(kind: FileKind, blocks: AsyncIterator[bytes], *, part_bytes: int) -> FilePlan:
-    """Read the whole file once, and plan parts of about ``part_bytes`` bytes. Each part ends with a record or chunk.
+    """Read the whole file once, and plan parts of about ``part_bytes`` bytes. Each part ends with a record or passage.
 
     Raises:
         IngestRefused: the file is empty, is not text in UTF-8, or is a CSV with a wrong header or wrong quotes. A JSONL line that
@@ -79,7 +79,7 @@ async def entries(
     """
     parse = fields_of_line if kind is FileKind.JSONL else partial(fields_of_row, columns)
     async for unit in _split(_splitter(kind, start), _cut_into_pieces(blocks, end - start.offset)):
-        yield chunk_entry(unit, filename) if isinstance(unit, Chunk) else parse_entry(unit, parse, filename)
+        yield passage_entry(unit, filename) if isinstance(unit, Passage) else parse_entry(unit, parse, filename)
 
 
 async def _split(splitter: _Splitter, pieces: AsyncIterator[bytes]) -> AsyncIterator[_Unit]:
@@ -97,7 +97,7 @@ def _splitter(kind: FileKind, position: Position) -> _Splitter:
         case FileKind.CSV:
             return RowSplitter(position)
         case _:
-            return Chunker(kind, position)
+            return TextSplitter(kind, position)
 
 
 async def _cut_into_pieces(blocks: AsyncIterator[bytes], size: int | None = None) -> AsyncIterator[bytes]:

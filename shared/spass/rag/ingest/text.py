@@ -1,6 +1,6 @@
-"""Split TXT and Markdown files into chunks, at sections, paragraphs and sentences.
+"""Split TXT and Markdown files into passages, at sections, paragraphs and sentences.
 
-A chunk is a byte range of the file that neither begins nor ends with blanks. Together the chunks contain all text of the file.
+A passage is a byte range of the file that neither begins nor ends with blanks. Together the passages contain the whole text.
 """
 
 import re
@@ -18,19 +18,19 @@ _BLANKS: Final = re.compile(
     rb"(?:[\s\x1c-\x1f]++|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80)*+"
 )
 """The characters of ``str.isspace``, in UTF-8."""
-_LEADING_BLANK_BYTES: Final = 64  # of the blanks before a chunk; earlier ones do not affect where the chunk ends
+_LEADING_BLANK_BYTES: Final = 64  # of the blanks before a passage; earlier ones do not affect where the passage ends
 _START_OF_FILE: Final = b"\n\n"
 
-CHUNK_BYTES: Final = 1024
-"""The largest chunk that is not code. The built-in embedding model reads 256 tokens, which is about 1 KiB of
+PASSAGE_BYTES: Final = 1024
+"""The largest passage that is not code. The built-in embedding model reads 256 tokens, which is about 1 KiB of
 English. For a longer text it averages the vectors of several pieces, and such an average is not similar to any query."""
-_MIN_CHUNK_BYTES: Final = CHUNK_BYTES // 4
-"""The smallest chunk, unless its section ends earlier. A shorter chunk contains too little information."""
-MAX_CODE_BYTES: Final = CHUNK_BYTES * 4
+_MIN_PASSAGE_BYTES: Final = PASSAGE_BYTES // 4
+"""The smallest passage, unless its section ends earlier. A shorter passage contains too little information."""
+MAX_CODE_BYTES: Final = PASSAGE_BYTES * 4
 """The largest fenced code block that is not split. Half of a function is of little use to a reader."""
-_OUTLINE_BYTES: Final = CHUNK_BYTES + 512  # enough to find the outline, unless they end within a code block
+_OUTLINE_BYTES: Final = PASSAGE_BYTES + 512  # enough to find the outline, unless they end within a code block
 _WINDOW_BYTES: Final = MAX_CODE_BYTES + 512
-_SEARCH_END: Final = CHUNK_BYTES + 64  # a match that ends here may show that the chunk can end at CHUNK_BYTES
+_SEARCH_END: Final = PASSAGE_BYTES + 64  # a match that ends here may show that the passage can end at PASSAGE_BYTES
 
 _BLANK_LINE: Final = re.compile(rb"(?:\r\n|\r(?!\n)|\n)[ \t]*[\r\n]")
 _SENTENCE: Final = re.compile(
@@ -54,10 +54,10 @@ _HEADING_OR_FENCE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _TextWindow:
-    """The bytes that decide where a chunk ends."""
+    """The bytes that decide where a passage ends."""
 
     body: bytes
-    """The first ``_WINDOW_BYTES`` bytes from the start of the chunk. Only at the end of the file there are fewer."""
+    """The first ``_WINDOW_BYTES`` bytes from the start of the passage. Only at the end of the file there are fewer."""
     leading_blanks: bytes
     """The blanks before ``body``. They show whether ``body`` begins at the start of a line."""
     fence: str
@@ -66,8 +66,8 @@ class _TextWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class _ChunkEnd:
-    """The chunk is the first ``size`` bytes. If it ends within a code block, ``fence`` is the opening fence of that block."""
+class _PassageEnd:
+    """The passage is the first ``size`` bytes. If it ends within a code block, ``fence`` is the opening fence of that block."""
 
     size: int
     fence: str = ""
@@ -87,17 +87,17 @@ class _Outline:
     headings_end: int = 0
     """The end of the headings at the start of the window."""
     next_section: int | None = None
-    """The start of the next section, if it is near enough to end the chunk."""
+    """The start of the next section, if it is near enough to end the passage."""
     code_blocks: tuple[_CodeBlock, ...] = ()
     ends_in_code: bool = False
     """True if the last code block is not closed in the bytes that were read."""
 
 
-def _find_chunk_end(window: _TextWindow) -> _ChunkEnd:
-    """Return the end of the chunk at the start of ``window``.
+def _find_passage_end(window: _TextWindow) -> _PassageEnd:
+    """Return the end of the passage at the start of ``window``.
 
-    A section of at most ``CHUNK_BYTES`` is one chunk. A longer section is split after the last paragraph or code block that fits.
-    If there is none, it is split after the last sentence, line, word or character that fits, in this order of preference.
+    A section of at most ``PASSAGE_BYTES`` is one passage. A longer section is split after the last paragraph or code block that
+    fits. If there is none, it is split after the last sentence, line, word or character that fits, in this order of preference.
 
     Raises:
         UnicodeDecodeError: the text is not UTF-8.
@@ -108,22 +108,22 @@ def _find_chunk_end(window: _TextWindow) -> _ChunkEnd:
         outline = _find_outline(window, body[:_OUTLINE_BYTES])
         if outline.ends_in_code:
             outline = _find_outline(window, body)
-    if not body[CHUNK_BYTES : outline.next_section].strip():
-        return _ChunkEnd(_strip_end(body, outline.next_section))
-    min_end = outline.headings_end + _MIN_CHUNK_BYTES
+    if not body[PASSAGE_BYTES : outline.next_section].strip():
+        return _PassageEnd(_strip_end(body, outline.next_section))
+    min_end = outline.headings_end + _MIN_PASSAGE_BYTES
     blank_lines = [blank.start() for blank in _BLANK_LINE.finditer(body, min_end, _SEARCH_END)]
     code_edges = [edge for code in outline.code_blocks for edge in (code.begin, code.end) if edge >= min_end]
     edges = (*blank_lines, *code_edges)
     end = _last_that_fits(edge for edge in edges if not any(code.begin < edge < code.end for code in outline.code_blocks))
     if end:
-        return _ChunkEnd(_strip_end(body, end))
+        return _PassageEnd(_strip_end(body, end))
     for code in outline.code_blocks:
-        if code.begin < CHUNK_BYTES < code.end:
+        if code.begin < PASSAGE_BYTES < code.end:
             if code.end <= MAX_CODE_BYTES and not window.fence:
-                return _ChunkEnd(_strip_end(body, code.end))
-            return _ChunkEnd(_strip_end(body, _last_that_fits(blank_lines) or _find_end_of_word(body, min_end)), code.fence)
+                return _PassageEnd(_strip_end(body, code.end))
+            return _PassageEnd(_strip_end(body, _last_that_fits(blank_lines) or _find_end_of_word(body, min_end)), code.fence)
     sentences = (sentence.end() for sentence in _SENTENCE.finditer(body, min_end, _SEARCH_END))
-    return _ChunkEnd(_strip_end(body, _last_that_fits(sentences) or _find_end_of_word(body, min_end)))
+    return _PassageEnd(_strip_end(body, _last_that_fits(sentences) or _find_end_of_word(body, min_end)))
 
 
 def _align_to_character(data: bytes, end: int) -> int:
@@ -151,11 +151,11 @@ def _find_outline(window: _TextWindow, body: bytes) -> _Outline:
             if _closes_fence(line, fence):
                 code_blocks.append(_CodeBlock(fence_start, end, fence))
                 fence = ""
-        elif start > CHUNK_BYTES and body[CHUNK_BYTES:start].strip():
+        elif start > PASSAGE_BYTES and body[PASSAGE_BYTES:start].strip():
             break
         elif line["fence"]:
             fence, fence_start = line["fence"].decode(), start
-        elif body[headings_end:start].strip() or start > 2 * _MIN_CHUNK_BYTES:
+        elif body[headings_end:start].strip() or start > 2 * _MIN_PASSAGE_BYTES:
             next_section = start
             break
         else:
@@ -170,35 +170,35 @@ def _closes_fence(line: "re.Match[bytes]", fence: str) -> bool:
 
 
 def _last_that_fits(ends: Iterable[int]) -> int:
-    """Return the last of ``ends`` that makes a chunk of at most ``CHUNK_BYTES``, or 0."""
-    return max((end for end in ends if end <= CHUNK_BYTES), default=0)
+    """Return the last of ``ends`` that makes a passage of at most ``PASSAGE_BYTES``, or 0."""
+    return max((end for end in ends if end <= PASSAGE_BYTES), default=0)
 
 
 def _find_end_of_word(body: bytes, min_end: int) -> int:
     for blanks in (b"\n\r", b" \t"):
-        end = max(body.rfind(bytes([blank]), min_end, CHUNK_BYTES + 1) for blank in blanks)
+        end = max(body.rfind(bytes([blank]), min_end, PASSAGE_BYTES + 1) for blank in blanks)
         if end > 0:
             return end
-    return _align_to_character(body, CHUNK_BYTES)
+    return _align_to_character(body, PASSAGE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class Passage:
     data: bytes
     begin: int
     line: int
     next_position: Position
-    """The position after ``data``. The blanks that follow it are before the next chunk."""
+    """The position after ``data``. The blanks that follow it are before the next passage."""
     window: _TextWindow
 
     def is_same_if_file_ends(self, end: int) -> bool:
-        """Return whether this chunk would be the same if the file ended at offset ``end``."""
+        """Return whether this passage would be the same if the file ended at offset ``end``."""
         body = self.window.body[: end - self.begin]
-        return _find_chunk_end(replace(self.window, body=body)) == _ChunkEnd(len(self.data), self.next_position.fence)
+        return _find_passage_end(replace(self.window, body=body)) == _PassageEnd(len(self.data), self.next_position.fence)
 
 
-class Chunker:
-    """Split a text into chunks."""
+class TextSplitter:
+    """Split a text into passages."""
 
     def __init__(self, kind: FileKind, position: Position) -> None:
         self._markdown = kind is FileKind.MARKDOWN
@@ -207,27 +207,27 @@ class Chunker:
         self._lines = LineCount(position.line)
         self._number = position.number
         self._fence = position.fence
-        self._recent: deque[Chunk] = deque()  # chunks whose window reaches beyond the last chunk
+        self._recent: deque[Passage] = deque()  # passages whose window reaches beyond the last passage
 
     @property
     def end(self) -> int:
         """Return the offset of the next byte to feed."""
         return self._offset + len(self._data)
 
-    def feed(self, data: bytes, *, final: bool = False) -> Iterator[Chunk]:
-        """Yield the chunks that later bytes cannot change. If ``data`` is ``final``, yield all chunks. Exhaust the iterator."""
+    def feed(self, data: bytes, *, final: bool = False) -> Iterator[Passage]:
+        """Yield the passages that later bytes cannot change. If ``data`` is ``final``, yield all. Exhaust the iterator."""
         data = self._data + data
         at = 0
         while True:
             begin = _end_of_blanks(data, at)
             if begin == len(data) or (len(data) - begin < _WINDOW_BYTES and not final):
                 break
-            chunk = self._chunk(data, at, begin)
-            at = begin + len(chunk.data)
-            self._recent.append(chunk)
-            while self._recent[0].begin + _WINDOW_BYTES <= chunk.next_position.offset:
+            passage = self._passage(data, at, begin)
+            at = begin + len(passage.data)
+            self._recent.append(passage)
+            while self._recent[0].begin + _WINDOW_BYTES <= passage.next_position.offset:
                 self._recent.popleft()
-            yield chunk
+            yield passage
         if begin - at > _LEADING_BLANK_BYTES:
             drop_end = _align_to_character(data, begin - _LEADING_BLANK_BYTES)
             self._lines.add(data[at:drop_end])
@@ -236,24 +236,24 @@ class Chunker:
         self._offset += at
 
     def may_end(self) -> bool:
-        """Return whether a part may end after the last chunk: the chunks so far must not depend on later bytes."""
+        """Return whether a part may end after the last passage: the passages so far must not depend on later bytes."""
         end = self._recent[-1].next_position.offset
-        return all(chunk.is_same_if_file_ends(end) for chunk in reversed(self._recent))
+        return all(passage.is_same_if_file_ends(end) for passage in reversed(self._recent))
 
-    def _chunk(self, data: bytes, at: int, begin: int) -> Chunk:
+    def _passage(self, data: bytes, at: int, begin: int) -> Passage:
         leading_blanks = data[max(at, begin - _LEADING_BLANK_BYTES) : begin]
         if self._number == 1:
             leading_blanks = _START_OF_FILE + leading_blanks
         window = _TextWindow(data[begin : begin + _WINDOW_BYTES], leading_blanks, self._fence, self._markdown)
-        chunk_end = _find_chunk_end(window)
-        end = begin + chunk_end.size
+        passage_end = _find_passage_end(window)
+        end = begin + passage_end.size
         self._lines.add(data[at:begin])
         line = self._lines.line
         self._lines.add(data[begin:end])
         self._number += 1
-        self._fence = chunk_end.fence
+        self._fence = passage_end.fence
         next_position = Position(self._offset + end, self._lines.line, self._number, self._fence)
-        return Chunk(data[begin:end], self._offset + begin, line, next_position, window)
+        return Passage(data[begin:end], self._offset + begin, line, next_position, window)
 
 
 def _end_of_blanks(data: bytes, at: int) -> int:
@@ -261,8 +261,8 @@ def _end_of_blanks(data: bytes, at: int) -> int:
     return blanks.end() if blanks else at
 
 
-def chunk_entry(chunk: Chunk, filename: str) -> Entry:
-    """Return the entry of ``chunk``. A chunk is always a valid document."""
-    after = chunk.next_position
-    metadata: dict[str, JsonValue] = {"source": metadata_name(filename), "start": chunk.begin, "end": after.offset}
-    return Entry(chunk.line, build_document(chunk.data.decode(), metadata, filename, after.number - 1), None, after)
+def passage_entry(passage: Passage, filename: str) -> Entry:
+    """Return the entry of ``passage``. A passage is always a valid document."""
+    after = passage.next_position
+    metadata: dict[str, JsonValue] = {"source": metadata_name(filename), "start": passage.begin, "end": after.offset}
+    return Entry(passage.line, build_document(passage.data.decode(), metadata, filename, after.number - 1), None, after)

@@ -44,7 +44,6 @@ class Admits(Protocol):
         Raises:
             ModelNotAllowed: the token may not use it.
         """
-        ...
 
 
 class UploadTicket(ResponseModel):

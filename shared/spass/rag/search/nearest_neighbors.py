@@ -65,7 +65,7 @@ async def find_nearest(
     """Return the ``top_k`` neighbors, best first. Equal scores are in the order of ids. Add to ``types`` what the fields of the
     query's filter have."""
     dimensions = len(query.vector)
-    residency = choose_residency(segments, dimensions, objects.budget)
+    residency = choose_residency(segments, dimensions, objects.cache.budget)
     reader = BlockReader(objects, segments, dimensions, residency)
     search = _Search(reader, query, types)
     await search.run()
@@ -200,7 +200,7 @@ class _Search:
         size = 0
         for unit, candidates in wanted:
             end = size + unit.block.end - unit.block.start
-            if (not kept or end <= MAX_GROUP_BYTES) and self.reader.objects.has_room(end):
+            if (not kept or end <= MAX_GROUP_BYTES) and self.reader.objects.cache.has_room(end):
                 kept.append(unit)
                 size = end
             else:

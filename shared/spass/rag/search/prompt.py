@@ -6,7 +6,7 @@ from typing import Final
 from spass.calls.text_cleaning import strip_invisible
 from spass.core.confusables import TagSanitizer
 from spass.core.ids import IndexId
-from spass.rag.index.answers import Hit
+from spass.rag.index.responses import Hit
 
 _TAGS: Final = TagSanitizer("document", "documents", "retrieved")
 

@@ -13,7 +13,6 @@ from spass.core.errors import IndexNotFound, InvalidRequest
 from spass.core.ids import DOCUMENT_ID, DocumentId, IndexId
 from spass.core.paging import PAGE_BYTES, PageSizeLimit, decode_cursor, encode_cursor
 from spass.core.tasks import map_concurrently
-from spass.rag.index.answers import Document, DocumentPage, Hit, QueryAnswer
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.catalog import DEFAULT_LIMIT
 from spass.rag.index.embedding import Embedder
@@ -22,6 +21,7 @@ from spass.rag.index.locations import DocumentLocation, LiveIds, decode_document
 from spass.rag.index.manifest import Manifest, check_model, document_not_found, index_not_found, read_current
 from spass.rag.index.objects import OFFSETS, SegmentObjects
 from spass.rag.index.precondition import IfMatch, View, entity_tag
+from spass.rag.index.responses import Document, DocumentPage, Hit, QueryAnswer
 from spass.rag.index.segments import Vectors, decode_offsets
 from spass.rag.search.nearest_neighbors import Neighbor, VectorQuery, find_nearest
 from spass.rag.search.selection import FieldTypes

@@ -8,11 +8,11 @@ from typing import Final
 import anyio.to_thread
 import numpy as np
 
-from spass.rag.index.answers import QueryWarning
 from spass.rag.index.columns import Column, decode_directory, directory_bytes, encode_missing_column
 from spass.rag.index.filters import NULL, Filter, FilterCondition, ValueType
 from spass.rag.index.manifest import Segment
 from spass.rag.index.objects import Block, SegmentObjects
+from spass.rag.index.responses import QueryWarning
 from spass.rag.index.segments import RowNumbers, deleted_row_numbers
 
 _FULL_SCAN_FRACTION: Final = 4  # scanning all rows is not slower than picking a fourth of them

@@ -70,7 +70,7 @@ def live_rows(rows: int, deleted: Bitmap) -> RowNumbers:
 
 def evict_for_merge(objects: SegmentObjects, segments: Sequence[Segment], dimensions: int) -> None:
     """Evict cached objects until there is memory for a merge of ``segments``."""
-    objects.evict_until_free(_MEMORY_PER_BYTE_READ * sum(bytes_to_read(segment, dimensions) for segment in segments))
+    objects.cache.evict_until_free(_MEMORY_PER_BYTE_READ * sum(bytes_to_read(segment, dimensions) for segment in segments))
 
 
 async def put_merged_segment(objects: SegmentObjects, sources: Sequence[MergeInput]) -> LiveIds:

@@ -12,7 +12,6 @@ import numpy as np
 from spass.calls.scope import Scope
 from spass.core.ids import DocumentId, IndexId, new_id
 from spass.core.time import now, timestamp
-from spass.rag.index.answers import Document, WriteAnswer
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.documents import DocumentPatch, NewDocument, check_limits, check_patch, metadata_json
 from spass.rag.index.embedding import Embedder
@@ -39,6 +38,7 @@ from spass.rag.index.manifest import (
 )
 from spass.rag.index.objects import CODES, DOCS, SegmentObjects
 from spass.rag.index.precondition import IfMatch
+from spass.rag.index.responses import Document, WriteAnswer
 from spass.rag.index.segments import Rows, Vectors, decode_rows, encode_segment, json_line
 from spass.rag.write.merge_policy import choose_merge
 from spass.rag.write.segment_merge import MergeInput, evict_for_merge, put_merged_segment

@@ -9,9 +9,9 @@ from spass.calls.scope import Scope
 from spass.core.errors import IndexNotFound
 from spass.core.ids import DOCUMENT_ID, RAG_ID, DocumentId, IndexId
 from spass.core.messages import Json
-from spass.rag.index.answers import Document
 from spass.rag.index.catalog import describe_index, read_indices
 from spass.rag.index.documents import QueryText
+from spass.rag.index.responses import Document
 from spass.tenancy.scalars import TopK
 from spass.tools.base import Rag, Tool, ToolError
 from spass.tools.results import fit_items

@@ -13,7 +13,7 @@ from spass.core.json import dump_canonical
 from spass.core.messages import Json
 from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import MAX_DOCUMENTS, MAX_TEXT_BYTES, DocumentPatch, NewDocument, Text, check_limits, check_patch
-from spass.rag.index.precondition import ExistingIds, IfMatch, OneDocument, View, WholeIndex
+from spass.rag.index.precondition import IfMatch, View, existing_ids, one_document, whole_index
 from spass.tools.base import Rag
 from spass.tools.builtin.knowledge import DocumentIdField, IndexIdField
 from spass.tools.confirm_tokens import Consent, WriteResult
@@ -34,7 +34,7 @@ class IndexTool(TwoStepTool):
     @property
     def view(self) -> View:
         """Return the part of the index that the preview shows and that must not change before the execution."""
-        return WholeIndex()
+        return whole_index
 
     async def state(self, scope: Scope, rag: Rag, /) -> str:
         return await rag.reader.entity_tag(scope, self.index, self.view)
@@ -55,7 +55,7 @@ class DocumentTool(IndexTool):
 
     @property
     def view(self) -> View:
-        return OneDocument(self.document)
+        return one_document(self.document)
 
 
 class DocumentsTool(IndexTool):
@@ -116,7 +116,7 @@ class RagDocAppend(DocumentsTool):
 
     @property
     def view(self) -> View:
-        return ExistingIds([document.document_id for document in self.documents])
+        return existing_ids([document.document_id for document in self.documents])
 
     async def preview(self, scope: Scope, rag: Rag, /) -> Mapping[str, Json]:
         check_limits(self.documents)

@@ -243,7 +243,7 @@ def test_huge_records_and_blanks_are_read_in_little_memory(
 
 
 def test_text_without_blanks_is_read_in_little_memory() -> None:
-    """A smaller file than in the test above, because all of it is chunks."""
+    """A smaller file than in the test above, because all of it is passages."""
     total = 4 * MEGABYTE
 
     async def reading() -> int:

@@ -1,4 +1,4 @@
-"""Splitting TXT and Markdown: chunks follow the structure of the text and omit none of it."""
+"""Splitting TXT and Markdown: passages follow the structure of the text and omit none of it."""
 
 import sys
 
@@ -7,7 +7,7 @@ from hypothesis import given
 
 from spass.rag.index.documents import MAX_TEXT_BYTES, NewDocument
 from spass.rag.ingest.plan import FileKind
-from spass.rag.ingest.text import CHUNK_BYTES, MAX_CODE_BYTES, Chunker
+from spass.rag.ingest.text import MAX_CODE_BYTES, PASSAGE_BYTES, TextSplitter
 from tests.unit.rag.ingest.sample_files import documents, planned, read
 from tests.unit.rag.ingest.test_reading import texts
 
@@ -15,7 +15,7 @@ SENTENCE = "This is a sentence of some words. "
 PARAGRAPH = SENTENCE * 11
 
 
-def chunks(text: str, kind: FileKind = FileKind.MARKDOWN) -> list[str]:
+def passages(text: str, kind: FileKind = FileKind.MARKDOWN) -> list[str]:
     return [document.text for document in documents(read(kind, text.encode()))]
 
 
@@ -28,7 +28,7 @@ def span(document: NewDocument) -> tuple[int, int]:
 
 @pytest.mark.parametrize("kind", [FileKind.TEXT, FileKind.MARKDOWN])
 @given(texts())
-def test_chunks_have_all_text_except_blanks_between_them(kind: FileKind, data: bytes) -> None:
+def test_passages_have_all_text_except_blanks_between_them(kind: FileKind, data: bytes) -> None:
     pieces = documents(read(kind, data))
     end = len("\ufeff".encode()) if data.startswith("\ufeff".encode()) else 0
     for document in pieces:
@@ -42,12 +42,12 @@ def test_chunks_have_all_text_except_blanks_between_them(kind: FileKind, data: b
 
 @pytest.mark.parametrize("kind", [FileKind.TEXT, FileKind.MARKDOWN])
 @given(texts())
-def test_only_code_chunks_are_longer_than_the_model_reads(kind: FileKind, data: bytes) -> None:
+def test_only_code_passages_are_longer_than_the_model_reads(kind: FileKind, data: bytes) -> None:
     for text in (document.text for document in documents(read(kind, data))):
-        assert len(text.encode()) <= (MAX_CODE_BYTES if "```" in text or "~~~" in text else CHUNK_BYTES)
+        assert len(text.encode()) <= (MAX_CODE_BYTES if "```" in text or "~~~" in text else PASSAGE_BYTES)
 
 
-def test_a_chunk_has_its_byte_range() -> None:
+def test_a_passage_has_its_byte_range() -> None:
     first, second = documents(read(FileKind.MARKDOWN, "\n# Über\n\nText.\n\n# Zwei\n".encode(), name="docs/a b.md"))
     assert (first.text, first.metadata) == ("# Über\n\nText.", {"source": "docs/a b.md", "start": 1, "end": 15})
     assert (second.text, second.metadata) == ("# Zwei", {"source": "docs/a b.md", "start": 17, "end": 23})
@@ -55,35 +55,35 @@ def test_a_chunk_has_its_byte_range() -> None:
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
-def test_a_heading_begins_a_chunk_and_stays_with_its_text(newline: str) -> None:
+def test_a_heading_begins_a_passage_and_stays_with_its_text(newline: str) -> None:
     text = newline.join(
         ["Intro.", "# One", "a", "", "## Two", "", "b", "", "Three", "=====", "c", "", "Four", "---", "", "d #not", "#nor"]
     )
-    pieces = [chunk.replace(newline, "\n") for chunk in chunks(text)]
+    pieces = [passage.replace(newline, "\n") for passage in passages(text)]
     assert pieces == ["Intro.", "# One\na", "## Two\n\nb", "Three\n=====\nc", "Four\n---\n\nd #not\n#nor"]
 
 
 def test_headings_without_text_stay_with_the_next() -> None:
-    assert chunks("# Book\n\n## Chapter\n\n### Section\n\nText.\n\n## Next\n\nText.") == [
+    assert passages("# Book\n\n## Chapter\n\n### Section\n\nText.\n\n## Next\n\nText.") == [
         "# Book\n\n## Chapter\n\n### Section\n\nText.", "## Next\n\nText.",
     ]  # fmt: skip
 
 
 def test_a_heading_stays_with_the_start_of_a_long_paragraph() -> None:
-    first, *rest = chunks(f"# Heading\n\n{SENTENCE * 60}")
+    first, *rest = passages(f"# Heading\n\n{SENTENCE * 60}")
     assert first.startswith("# Heading\n\nThis is")
     assert first.endswith("words.")
-    assert all(chunk.startswith("This is") for chunk in rest)
+    assert all(passage.startswith("This is") for passage in rest)
 
 
 def test_plain_text_has_no_headings() -> None:
-    assert chunks("One.\n\n# Two\n\nThree.", FileKind.TEXT) == ["One.\n\n# Two\n\nThree."]
+    assert passages("One.\n\n# Two\n\nThree.", FileKind.TEXT) == ["One.\n\n# Two\n\nThree."]
 
 
 @pytest.mark.parametrize("blank", ["\n\n", "\r\n\r\n", "\r\r", "\n \t\n\n"])
 def test_small_paragraphs_are_packed_up_to_the_target(blank: str) -> None:
-    pieces = chunks(blank.join([PARAGRAPH.strip()] * 7), FileKind.TEXT)
-    assert [chunk.split(blank) for chunk in pieces] == [[PARAGRAPH.strip()] * count for count in (2, 2, 2, 1)]
+    pieces = passages(blank.join([PARAGRAPH.strip()] * 7), FileKind.TEXT)
+    assert [passage.split(blank) for passage in pieces] == [[PARAGRAPH.strip()] * count for count in (2, 2, 2, 1)]
 
 
 def test_a_long_paragraph_is_cut_between_sentences() -> None:
@@ -92,56 +92,56 @@ def test_a_long_paragraph_is_cut_between_sentences() -> None:
         "So ist es z. B. in Köln! ",
         "“Really?” he said… “Yes.” ",
     ):
-        pieces = chunks(sentence * 200)
+        pieces = passages(sentence * 200)
         assert len(pieces) > 3
-        assert {chunk[:4] for chunk in pieces} == {sentence[:4]}
+        assert {passage[:4] for passage in pieces} == {sentence[:4]}
 
 
 def test_chinese_and_japanese_are_cut_between_sentences() -> None:
-    pieces = chunks("これは文です。" * 300)
+    pieces = passages("これは文です。" * 300)
     assert len(pieces) > 3
-    assert all(chunk.endswith("。") for chunk in pieces)
+    assert all(passage.endswith("。") for passage in pieces)
 
 
 def test_text_without_sentences_is_cut_at_lines_words_or_characters() -> None:
-    assert all(chunk.startswith("a line") for chunk in chunks("a line without an end\n" * 200))
-    assert all(chunk.startswith("word") and chunk.endswith("word") for chunk in chunks("word " * 1000))
-    hard = chunks("ä漢🎉" * 1000)
+    assert all(passage.startswith("a line") for passage in passages("a line without an end\n" * 200))
+    assert all(passage.startswith("word") and passage.endswith("word") for passage in passages("word " * 1000))
+    hard = passages("ä漢🎉" * 1000)
     assert "".join(hard) == "ä漢🎉" * 1000
-    assert all(CHUNK_BYTES - 4 < len(chunk.encode()) <= CHUNK_BYTES for chunk in hard[:-1])
+    assert all(PASSAGE_BYTES - 4 < len(passage.encode()) <= PASSAGE_BYTES for passage in hard[:-1])
 
 
 @pytest.mark.parametrize("fence", ["```", "~~~~"])
 def test_a_block_of_code_that_fits_is_kept_whole(fence: str) -> None:
     code = f"{fence}python\n" + "# no heading\n\nx = 1\n" * 150 + fence
-    assert CHUNK_BYTES < len(code) < MAX_CODE_BYTES
-    assert chunks(f"{PARAGRAPH}\n\n{code}\n\nAfter.\n\n# Next\n") == [PARAGRAPH.strip(), code, "After.", "# Next"]
-    assert chunks(f"For example:\n{code}\nAfter.")[0] == f"For example:\n{code}"
+    assert PASSAGE_BYTES < len(code) < MAX_CODE_BYTES
+    assert passages(f"{PARAGRAPH}\n\n{code}\n\nAfter.\n\n# Next\n") == [PARAGRAPH.strip(), code, "After.", "# Next"]
+    assert passages(f"For example:\n{code}\nAfter.")[0] == f"For example:\n{code}"
 
 
 def test_a_longer_block_of_code_is_cut_at_blank_lines_and_stays_code() -> None:
     code = "```\n" + "# no heading\nx = 1\n\n" * 500 + "```"
-    *inside, last = chunks(f"{code}\n# Heading\nText.")
+    *inside, last = passages(f"{code}\n# Heading\nText.")
     assert last == "# Heading\nText."
-    assert all(chunk.endswith("x = 1") for chunk in inside[:-1])
-    assert all(len(chunk) <= CHUNK_BYTES for chunk in inside)
+    assert all(passage.endswith("x = 1") for passage in inside[:-1])
+    assert all(len(passage) <= PASSAGE_BYTES for passage in inside)
 
 
 def test_a_fence_ends_only_with_its_own_marks() -> None:
     code = "````md\n```\n# no heading\n```\n~~~\n# none\n```` no end\n# none\n````"
-    assert chunks(f"Text.\n\n{code}\n\n# Heading") == [f"Text.\n\n{code}", "# Heading"]
+    assert passages(f"Text.\n\n{code}\n\n# Heading") == [f"Text.\n\n{code}", "# Heading"]
 
 
 def test_code_that_is_never_closed_ends_with_the_file() -> None:
-    assert chunks("Text.\n\n```\n# no heading\ncode") == ["Text.\n\n```\n# no heading\ncode"]
+    assert passages("Text.\n\n```\n# no heading\ncode") == ["Text.\n\n```\n# no heading\ncode"]
 
 
 def test_blanks_of_every_language_are_blanks() -> None:
     blanks = "".join(char for char in map(chr, range(sys.maxunicode)) if char.isspace())
-    assert [chunk.data for chunk in Chunker(FileKind.TEXT, planned(FileKind.TEXT, b"x").parts[0].start).feed(
+    assert [passage.data for passage in TextSplitter(FileKind.TEXT, planned(FileKind.TEXT, b"x").parts[0].start).feed(
         f"{blanks}a{blanks}".encode(), final=True
     )] == [b"a"]  # fmt: skip
 
 
-def test_a_chunk_that_is_only_blanks_does_not_exist() -> None:
-    assert chunks("# One\n\n\u00a0\n\u3000\n\n# Two\n\n\u2028\n") == ["# One", "# Two"]
+def test_a_passage_that_is_only_blanks_does_not_exist() -> None:
+    assert passages("# One\n\n\u00a0\n\u3000\n\n# Two\n\n\u2028\n") == ["# One", "# Two"]

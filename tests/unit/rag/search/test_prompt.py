@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spass.calls.text_cleaning import strip_invisible
 from spass.core.ids import DocumentId, IndexId
-from spass.rag.index.answers import Hit
+from spass.rag.index.responses import Hit
 from spass.rag.search.prompt import render_context
 
 INDEX = IndexId("berlin")

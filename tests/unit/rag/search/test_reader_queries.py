@@ -17,12 +17,12 @@ from spass.aws.clients import Aws
 from spass.core.ids import DocumentId, IndexId
 from spass.core.messages import Json, TokenUsage
 from spass.models.types import EmbeddingReply, pack_rows
-from spass.rag.index.answers import QueryAnswer
 from spass.rag.index.documents import NewDocument
 from spass.rag.index.embedding import normalise
 from spass.rag.index.filters import parse_filter
 from spass.rag.index.manifest import read_manifest
 from spass.rag.index.objects import vector_blocks
+from spass.rag.index.responses import QueryAnswer
 from spass.rag.search.scan import ScanBlock, scan_top_k
 from spass.store.invocation import ServiceCall
 from spass.testing.faults import FaultPlan, inject

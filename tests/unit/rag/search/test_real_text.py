@@ -60,7 +60,7 @@ async def test_answers_on_real_text_are_those_of_brute_force(
     index = await put_index(text.rows, [0] * count, [np.arange(first, count, SEGMENTS) for first in range(SEGMENTS)])
     objects = index.objects(ObjectCache(int(text.rows.nbytes * share)))
     assert {segment.format for segment in index.segments} == {CODED}
-    assert choose_residency(index.segments, dimensions, objects.budget) is residency
+    assert choose_residency(index.segments, dimensions, objects.cache.budget) is residency
     every_row = np.ones(count, np.bool_)
     ties = 0
     for vector, top_k in zip(text.questions, cycle((1, 10, 100)), strict=False):

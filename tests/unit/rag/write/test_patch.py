@@ -15,10 +15,10 @@ from spass.core.errors import (
     SpassError,
 )
 from spass.core.ids import DocumentId, IndexId
-from spass.rag.index.answers import Document
 from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.rag.index.manifest import read_manifest
+from spass.rag.index.responses import Document
 from spass.testing.faults import FaultPlan, inject
 from tests.unit.rag.conftest import DIMENSIONS, RacingWriters, RagHarness, config_with, documents
 
