@@ -119,7 +119,6 @@ def _error_for(full: NoCapacity, limit: SharedLimit, usd: Decimal) -> SpassError
 
 
 def _describe_budget(budget: Decimal, left: Decimal, usd: Decimal) -> str:
-    """Say why a call that would reserve ``usd`` does not fit into what is ``left`` of ``budget``."""
     if budget and 0 < left < usd:
         cost, rest = decimal_text(usd.normalize()), decimal_text(left.normalize())
         return (

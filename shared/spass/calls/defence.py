@@ -27,7 +27,6 @@ class SanitizedRequest:
 
     @property
     def mark(self) -> str | None:
-        """Return the character that stands for blanks in marked text, or None."""
         return self.mark_remover.mark if self.mark_remover else None
 
     def feed(self, delta: ChatDelta) -> ChatDelta:
@@ -37,11 +36,7 @@ class SanitizedRequest:
 
 def sanitize_request(request: ChatRequest) -> SanitizedRequest:
     """Return ``request`` without invisible characters and role tokens of chat templates, and with looked-up text marked as data.
-
-    Raises:
-        InputRefused: a message is too long, or has no visible character; ``details.reason`` is ``message_too_long`` or
-            ``nothing_visible``.
-    """
+    Raise ``InputRefused`` if a message is too long or has no visible character: ``details.reason`` says which."""
     messages = [_sanitize_message(message) for message in request.messages]
     tools = _sanitize_tools(request.tools)
     response_format = _sanitize_format(request.response_format)
@@ -81,8 +76,7 @@ def _with_headings(messages: Sequence[Message]) -> list[Message]:
 
 
 def _with_note(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return ``messages`` with the note on marks at the end of the system prompt, because many templates allow only one system
-    message."""
+    """Add the note on marks to the end of the system prompt: many templates allow only one system message."""
     first = messages[0]
     if first.role is Role.SYSTEM and not _is_data(first):
         return (replace(first, content=f"{first.content}\n\n{NOTE}"), *messages[1:])
@@ -163,7 +157,6 @@ def _sanitize_format(schema: Mapping[str, Json] | None) -> Mapping[str, Json] | 
 
 
 def _descriptions(schema: Json) -> Iterator[str]:
-    """Yield every description and title in ``schema``."""
     remaining = [schema]
     while remaining:
         value = remaining.pop()

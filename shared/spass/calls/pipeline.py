@@ -47,18 +47,14 @@ class Calls:
 
     @property
     def usd_to_eur(self) -> Decimal:
-        """Return the euros of one US dollar."""
         return self._config.usd_to_eur
 
     def chat(self, scope: Scope, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
-        """Yield the answer in deltas.
+        """Yield the answer in deltas. Close the iterator (``aclose``) to stop early: this closes the connection to the provider.
 
         The last delta has no text. It has the finish reason, the cost and the usage. The usage includes the attempts whose
         answers were lost, and is an estimate where the provider did not count. Before the last delta, the call is added to the
-        tally and recorded in the audit.
-
-        This method raises the first two errors itself; the iteration raises the others. Close the iterator (``aclose``) to stop
-        early: this closes the connection to the provider.
+        tally and recorded in the audit. This method raises the first two errors itself; the iteration raises the others.
 
         Raises:
             ModelNotFound, ModelNotAllowed, InvalidRequest: this caller cannot use the model, or not for a chat.
@@ -129,13 +125,8 @@ class Calls:
         return self._admission.admit(scope, TokenUsage(estimate_tokens(len(prompt))), _COST_OF_FOREIGN_AGENT)
 
     async def embed(self, scope: Scope, texts: Sequence[str], model: str | None = None) -> EmbeddingReply:
-        """Return one vector per text, in the order of ``texts``, from ``model`` or the configured embedding model.
-
-        The first request that fails after all its retries cancels the others.
-
-        Raises:
-            SpassError: the same as ``chat``.
-        """
+        """Return one vector per text, in the order of ``texts``, from ``model`` or the configured embedding model. The first
+        request that fails after all its retries cancels the others. The errors are those of ``chat``."""
         config = self.embedding_model(scope, model)
         dimensions = config.dimensions or 0
         if not texts:
@@ -149,28 +140,19 @@ class Calls:
         return EmbeddingReply(data, len(texts), dimensions, call.routing.usage)
 
     def model_round_trip(self, text: str) -> str:
-        """Return ``text`` as a model reads it in a prompt of ``chat`` and as its repetition arrives in the answer. The time is
-        about a second for 2 MiB."""
+        """Return ``text`` as a model reads it in a prompt of ``chat`` and as its repetition arrives. 2 MiB take a second."""
         return model_round_trip(text, self.redactor.secrets())
 
     def begins_thinking(self, model: str) -> bool:
-        """Return whether ``model`` begins its replies with think text. An unknown model does not."""
+        """Return True if ``model`` is known and begins its replies with think text."""
         return any(known.name == model and known.begins_thinking for known in self._config.models)
 
     def chat_model(self, scope: Scope, name: str) -> ModelConfig:
-        """Return the model ``name``, which ``chat`` can call.
-
-        Raises:
-            ModelNotFound, ModelNotAllowed, InvalidRequest, RecursionDepthExceeded: the same as ``chat``.
-        """
+        """Return the model ``name``, or raise the error of ``chat``."""
         return self._allowed_model(scope, name, "chat")
 
     def embedding_model(self, scope: Scope, name: str | None = None) -> ModelConfig:
-        """Return the model that ``embed`` uses.
-
-        Raises:
-            ModelNotFound, ModelNotAllowed, InvalidRequest, RecursionDepthExceeded: the same as ``chat``.
-        """
+        """Return the model that ``embed`` uses, or raise the error of ``chat``."""
         return self._allowed_model(scope, name or self._config.defaults.embedding_model, "embedding")
 
     def _allowed_model(self, scope: Scope, name: str, kind: Literal["chat", "embedding"]) -> ModelConfig:
@@ -190,8 +172,7 @@ class Calls:
     def _recorded(
         self, scope: Scope, kind: CallKind, model: ModelConfig, reservation: Reservation | None
     ) -> AbstractAsyncContextManager[RecordedCall]:
-        """Account for one call when the body ends: add its cost to the tally, settle its reservation and write its audit record.
-        Errors are those of ``record_call``."""
+        """Account for one call when the body ends, as ``record_call`` does."""
         recorder = Recorder(scope, kind, model=model.name, reservation=reservation)
         return record_call(recorder, kind, model, self.redactor, self.usd_to_eur)
 
@@ -208,12 +189,7 @@ def _count_characters(delta: ChatDelta) -> int:
 
 
 def _check_length(received: int) -> None:
-    """Check that the characters ``received`` of an answer fit in a message. In a session, a longer one would have all further
-    turns refused.
-
-    Raises:
-        UpstreamError: there are too many.
-    """
+    # In a session, a longer message would have all further turns refused.
     if received > MAX_CHARACTERS:
         raise UpstreamError(f"The answer of the model has more than {MAX_CHARACTERS:,} characters.")
 

@@ -80,7 +80,6 @@ class Recorder:
 
     @property
     def context(self) -> CallContext:
-        """Return the deadline and the headers of the call's requests to backends."""
         headers: Mapping[str, str] = {
             "SPASS-Caller-Depth": str(self._scope.depth + 1),
             "SPASS-Parent-Request-Id": self.request_id,
@@ -89,7 +88,6 @@ class Recorder:
 
     @property
     def elapsed_ms(self) -> int:
-        """Return the milliseconds since the call began."""
         return round((time.monotonic() - self._started) * 1000)
 
     async def finish(
@@ -190,16 +188,14 @@ class Recorder:
 
 
 class OpenCall(Protocol):
-    """A call that has begun."""
+    """A call that has begun. ``context`` has the deadline and the headers of its requests to backends. ``finish`` counts it."""
 
     @property
-    def context(self) -> CallContext:
-        """Return the deadline and the headers of its requests to backends."""
-        ...
+    def context(self) -> CallContext: ...
 
-    async def finish(self, status: str, *, routing: RoutingRecord, cost: Cost, finish_reason: FinishReason | None = None) -> None:
-        """Count the call. ``status`` is ``ok``, ``cancelled`` or the code of an error."""
-        ...
+    async def finish(
+        self, status: str, *, routing: RoutingRecord, cost: Cost, finish_reason: FinishReason | None = None
+    ) -> None: ...
 
 
 @dataclass(slots=True)
@@ -216,11 +212,8 @@ class RecordedCall:
 async def record_call(
     opened: OpenCall, kind: CallKind, model: ModelConfig | None, redactor: Redactor, usd_to_eur: Decimal
 ) -> AsyncIterator[RecordedCall]:
-    """Price and finish the call ``opened`` when the body ends. A call of a model that is not in the catalogue has no price.
-
-    Raises:
-        SpassError: the error of the body, with secrets, hosts and paths redacted.
-    """
+    """Price and finish the call ``opened`` when the body ends, and redact secrets, hosts and paths in the error of the body. A
+    call of a model that is not in the catalogue has no price."""
     call = RecordedCall(opened.context)
     status = audit.FAILED
     try:
@@ -245,11 +238,8 @@ async def record_call(
 def _price_call(
     model: ModelConfig, routing: RoutingRecord, status: str, *, reported_usd: Decimal | None, usd_to_eur: Decimal
 ) -> Cost:
-    """Return the cost of one call, including its lost attempts.
-
-    ``status`` is that of the audit. ``reported_usd`` is the price that the provider reported. Ignore a price of 0 if the provider
-    did not count tokens either.
-    """
+    """Return the cost of one call, including its failed attempts. Ignore a reported price of 0 if the provider did not count
+    tokens either."""
     if status != audit.OK and routing.usage == NO_TOKENS:
         return NO_COST
     if routing.estimated and not reported_usd:

@@ -27,7 +27,7 @@ def build_redactor(config: GatewayConfig, keys: Callable[[], Collection[str]]) -
 
 
 class ReplyRedactor:
-    """Redact the deltas of one reply. The redacted text does not depend on where the provider splits the reply into deltas."""
+    """Redact the deltas of one reply. The result does not depend on where the provider splits the reply."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -54,7 +54,6 @@ class ReplyRedactor:
         return ChatDelta(content, calls, delta.finish_reason, delta.usage, delta.cost_usd, refusal)
 
     def flush(self, *, breaks_off: bool = False) -> ChatDelta:
-        """Return the held text when the reply has ended, or when it ``breaks_off``."""
         held = ((index, text.flush(breaks_off=breaks_off)) for index, text in self._arguments.items())
         calls = tuple(ToolCallDelta(index, arguments=arguments) for index, arguments in held if arguments)
         content, refusal = (text.flush(breaks_off=breaks_off) for text in (self._content, self._refusal))

@@ -164,7 +164,6 @@ class Scope:
 
     @property
     def session(self) -> SessionId | None:
-        """Return the session of the work, or None if it has none."""
         return self.current_session.id if self.current_session is not None else None
 
     @property
@@ -175,7 +174,6 @@ class Scope:
 
     @property
     def streaming(self) -> "Scope":
-        """Return the same scope with the deadline of a stream of events."""
         return replace(self, deadline=Deadline(self.deadline.at + STREAM_SECONDS - REQUEST_SECONDS))
 
     @property
@@ -185,7 +183,6 @@ class Scope:
 
     @property
     def as_owner(self) -> "Scope":
-        """Return the same scope with the caller's owner as its user."""
         return replace(self, caller=replace(self.caller, user=self.caller.owner))
 
     @property
@@ -196,11 +193,10 @@ class Scope:
 
     @property
     def first_sleep(self) -> Callable[[float], Awaitable[None]] | None:
-        """Return ``sleep`` until the request has called a chat model or a tool."""
+        """Return ``sleep``, until the request has called a chat model or a tool."""
         return None if self.tally.has_acted else self.sleep
 
     def for_call(self, call: RequestId, reports: CallReports = NO_REPORTS) -> "Scope":
-        """Return the scope of the work that is done for ``call``."""
         return replace(self, parent=call, reports=reports)
 
     def nested(self) -> "Scope":
@@ -213,7 +209,6 @@ class Scope:
         return replace(self, agent=agent, current_session=CurrentSession(session) if session is not None else None, kind=kind)
 
     def continue_in(self, successor: SessionId) -> None:
-        """Change the session of this work to ``successor``, if it has a session."""
         if self.current_session is not None:
             self.current_session.id = successor
 
@@ -223,7 +218,6 @@ class Scope:
         return self.parent or self.caller.request_id
 
     def event_fields(self) -> EventFields:
-        """Return the fields that all events of this work have. ``at`` is now."""
         return {
             "at": now(),
             "tenant": self.store.tenant,

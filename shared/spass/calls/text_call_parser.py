@@ -155,11 +155,8 @@ class TextCall:
 
 
 def parse_calls(text: str, found: Sequence[TextCalls], mark: str) -> Sequence[TextCall]:
-    """Return the calls that were found in ``text``. ``mark`` is a character that stands for blanks, or nothing.
-
-    Raises:
-        InvalidJson: one of them cannot be read.
-    """
+    """Return the calls that were found in ``text``, or raise ``InvalidJson`` if one of them cannot be read. ``mark`` is a
+    character that stands for blanks, or nothing."""
     calls: list[TextCall] = []
     for part in found:
         if part.python:
@@ -171,11 +168,7 @@ def parse_calls(text: str, found: Sequence[TextCalls], mark: str) -> Sequence[Te
 
 
 def _objects(reply: Json) -> Iterator[Mapping[str, Json]]:
-    """Yield the objects that describe calls.
-
-    Raises:
-        InvalidJson: ``tool_calls`` has other members beside it.
-    """
+    """Yield the objects that describe calls."""
     if isinstance(reply, Mapping) and "tool_calls" in reply:
         if len(reply) > 1:
             raise InvalidJson("a list of calls needs no other member")
@@ -186,11 +179,7 @@ def _objects(reply: Json) -> Iterator[Mapping[str, Json]]:
 
 
 def _read_call(call: Mapping[str, Json], mark: str) -> TextCall:
-    """Return the call that a model wrote as the object ``call``.
-
-    Raises:
-        InvalidJson: it does not have one name and one object of arguments.
-    """
+    """Return the call that a model wrote as the object ``call``. It must have one name and one object of arguments."""
     function = call.get("function")
     if isinstance(function, Mapping):
         if call.keys() - _CALL_KEYS != {"function"}:
@@ -209,11 +198,7 @@ def _read_call(call: Mapping[str, Json], mark: str) -> TextCall:
 
 
 def _parse_python(text: str, call: PythonCall, mark: str) -> TextCall:
-    """Return a call with its arguments as JSON.
-
-    Raises:
-        InvalidJson: JSON has no such value, or Python cannot read it.
-    """
+    """Return a call with its arguments as JSON, which may not have such a value."""
     try:
         values = {
             word: ast.literal_eval(f"({_readable(_without_marks(text[at.start : at.end], mark, _PYTHON_STRING_OR_MARK))})")

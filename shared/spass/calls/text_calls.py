@@ -38,9 +38,7 @@ _MAX_INCOMPLETE: Final = len("[/THINK")
 
 def text_call_reader(model: ModelConfig, request: ChatRequest, mark: str | None) -> "TextCallReader | None":
     """Return a reader for the reply to ``request``, or None if ``model`` does not write its calls as text or may not call a tool.
-
-    ``mark`` is the character that stands for blanks in the request's data: the model may write it too.
-    """
+    ``mark`` is the character that stands for blanks in the request's data: the model may write it too."""
     if model.tool_calls == "native" or request.tool_choice == "none":
         return None
     names = {tool.name for tool in request.tools}
@@ -104,7 +102,6 @@ class TextCallReader:
         return replace(delta, content=delta.content + text)
 
     def _release(self) -> str:
-        """Return the text that is held. All further text is passed on."""
         text = "".join(self._held)
         if self._words is not None:
             text = self._words.take() + text
@@ -189,7 +186,6 @@ class _Words:
         self._last = "\n"  # the last characters, which may begin a tag or an indented fence
 
     def take(self) -> str:
-        """Return what is held of the words."""
         held, self._line = self._line or "", None
         return held
 

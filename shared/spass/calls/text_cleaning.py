@@ -136,7 +136,6 @@ def _has_invisible(text: str) -> bool:
 
 
 def _escape_role_tokens(text: str) -> str:
-    """Return ``text`` with every role token escaped, or the same object if there is none."""
     if any(bracket in text for bracket in _OPENS) and _TOKEN.search(text):
         pieces = _TOKEN.split(text)
         pieces[1::2] = _escape_brackets(pieces[1::2])

@@ -24,7 +24,6 @@ _UNSPACED_SCRIPTS: Final = (
 
 
 def _combining_marks(first: int, end: int) -> str:
-    """Return the combining marks from ``first`` up to, but not including, ``end``."""
     return "".join(chr(code) for code in range(first, end) if unicodedata.category(chr(code)) in ("Mn", "Mc"))
 
 

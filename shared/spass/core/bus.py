@@ -79,13 +79,8 @@ class EventBus:
         self._subscriptions: dict[EventType[Any], tuple[partial[object], ...]] = dict.fromkeys(EVENT_TYPES, ())
 
     def subscribe(self, event_type: EventType[E], receive: Callable[[E], object]) -> Callable[[], None]:
-        """Call ``receive`` with each later event of ``event_type``. Return a function that ends this subscription.
-
-        A subscriber that is removed while an event is being passed on may still receive that event.
-
-        Raises:
-            TypeError: ``event_type`` is not one of ``EVENT_TYPES``.
-        """
+        """Call ``receive`` with each later event of ``event_type``. Return a function that ends this subscription: an event
+        that is being passed on may still arrive. Raise ``TypeError`` for another type than those in ``EVENT_TYPES``."""
         if event_type not in EVENT_TYPES:
             names = ", ".join(map(repr, EVENT_TYPES))
             raise TypeError(f"{event_type!r} is not a type of events. Use one of these constants of spass.core.bus: {names}.")
@@ -101,10 +96,8 @@ class EventBus:
         return unsubscribe
 
     def publish(self, event_type: EventType[E], build: Callable[[], E]) -> None:
-        """Pass the event that ``build`` returns to the subscribers. ``build`` is not called if there are none.
-
-        An exception in a subscriber is reported and has no other effect.
-        """
+        """Pass the event that ``build`` returns to the subscribers. ``build`` is not called if there are none. An exception in a
+        subscriber is reported and has no other effect."""
         subscriptions = self._subscriptions[event_type]
         if not subscriptions:
             return

@@ -14,15 +14,11 @@ CODE_TOOL: Final = "code_interpreter"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A call of a model with ``prompt``."""
-
     prompt: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolRequest:
-    """A call of one of the agent's tools."""
-
     name: str
     arguments: Mapping[str, Json]
 
@@ -43,11 +39,7 @@ Perform: TypeAlias = Callable[[Sequence[CodeRequest]], Awaitable[Sequence[CallRe
 
 
 async def refuse_requests(_: Sequence[CodeRequest]) -> Sequence[CallReply]:
-    """Refuse the calls of a cell that has neither queries nor tools. Its interpreter must not let it make any.
-
-    Raises:
-        InternalError: always.
-    """
+    """Refuse the calls of a cell that has neither queries nor tools. Its interpreter must not let it make any."""
     raise InternalError("A cell without queries and tools made a call.")
 
 

@@ -113,11 +113,7 @@ def encode_message(value: object) -> Json:
 
 
 def decode_message(annotation: Any, value: Json, name: str) -> Any:  # noqa: ANN401 (an annotation has no type of its own)
-    """Return the value of the type ``annotation`` that another process sent.
-
-    Raises:
-        ValueError: ``value`` has another type. ``name`` is what the text of the error calls it.
-    """
+    """Return the value of the type ``annotation`` that another process sent, or raise a ``ValueError`` that calls it ``name``."""
     try:
         return _compile(annotation, is_message=True)(value)
     except WrongValue as error:
@@ -140,11 +136,8 @@ def encode_record(record: Dataclass, *, without: Collection[str] = (), keep_none
 
 
 def decode_record(kind: type[R], stored: Mapping[str, Any], /, **given: object) -> R:
-    """Return the record that ``stored`` holds. ``given`` are fields that it does not hold, such as those in the key of an item.
-
-    Raises:
-        WrongValue: a member has another type, or is missing.
-    """
+    """Return the record that ``stored`` holds, or raise ``WrongValue``. ``given`` are fields that it does not hold, such as those
+    in the key of an item."""
     values: dict[str, Any] = given
     member = ""
     try:
@@ -168,7 +161,6 @@ def broken_record(name: str, error: WrongValue) -> InternalError:
 
 
 def _compile(annotation: Any, *, is_message: bool) -> Decoder:  # noqa: ANN401 (an annotation has no type of its own)
-    """Return what decodes values of a type."""
     if _is_json(annotation):
         return _UNCHANGED
     if isinstance(annotation, NewType):
@@ -222,8 +214,7 @@ def _decimal(value: object) -> object:
 
 
 def _bytes(value: object) -> object:
-    """Return bytes. JSON has them in base64."""
-    try:
+    try:  # JSON has bytes in base64
         return value if isinstance(value, bytes) else base64.b64decode(cast("str", value), validate=True)
     except (TypeError, ValueError):
         raise WrongValue from None
@@ -359,8 +350,7 @@ def _message_decoder(kind: type) -> Decoder:
 
 @cache
 def _decoders(kind: type) -> Sequence[tuple[str, str, Decoder, object]]:
-    """Return for each field its name, that of the stored member, what decodes it, and its value if the member is absent.
-    ``MISSING``: that is an error."""
+    """Return for each field its name, the name of the stored member, its decoder, and its value if the member is absent."""
     return [
         (
             name,
@@ -448,7 +438,7 @@ def _annotations(kind: type) -> Mapping[str, Any]:
 
 @cache
 def _defaults(kind: type) -> Mapping[str, object]:
-    """Return the default of each field, or ``MISSING``. A default that a factory makes is shared, so it must not change."""
+    """Return the default of each field, or ``MISSING``. A default of a factory is shared, so it must not change."""
     fields = [field for field in dataclasses.fields(kind) if field.init]
     made = {field.name: field.default_factory() for field in fields if field.default_factory is not _MISSING}
     return {field.name: made.get(field.name, field.default) for field in fields}

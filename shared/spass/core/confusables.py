@@ -60,11 +60,10 @@ class TagSanitizer:
         The time is proportional to the length of ``text``."""
         if "<" not in text and (text.isascii() or not _BRACKET.search(text)):
             return text
-        self._pattern = self._pattern or self._compile()
+        self._pattern = self._pattern or self._compile()  # few texts need it
         return self._pattern.sub(lambda match: bracket if _is_tag(match) else match.group(), text)
 
     def _compile(self) -> re.Pattern[str]:
-        """Return the compiled pattern. ``sanitize`` calls this on first use, because few texts need the pattern."""
         letters = _letter_classes(set("".join(self._names)))
         between = f"(?:{_IGNORED})*+"
         names = "|".join(between.join(letters[letter] for letter in name) for name in self._names)
@@ -83,7 +82,7 @@ def _is_tag(match: re.Match[str]) -> bool:
 
 
 def _letter_classes(letters: set[str]) -> dict[str, str]:
-    """Return for each of ``letters`` a regex character class of the letter and its confusables."""
+    """Return for each of ``letters`` a character class of the letter and its confusables."""
     similar = {letter: {*_CONFUSABLES.get(letter, ""), letter, letter.upper()} for letter in letters}
     for code in _letter_codes():
         letter = _similar_letter(code)

@@ -42,20 +42,12 @@ _RESULTS: Final[Mapping[type, Any]] = {
 
 
 def decode_effect(value: Json) -> Effect | Answer:
-    """Return an effect, or an answer.
-
-    Raises:
-        ValueError: ``value`` is neither.
-    """
+    """Return an effect or an answer, or raise ``ValueError``."""
     effect: Effect | Answer = decode_message(Effect | Answer, value, "effect")
     return effect
 
 
 def decode_result(effect: Effect, value: Json) -> object:
-    """Return the result of ``effect``.
-
-    Raises:
-        ValueError: ``value`` is not a result of this effect.
-    """
+    """Return the result of ``effect``, or raise ``ValueError``."""
     result: object = decode_message(_RESULTS[type(effect)], value, "result")
     return result

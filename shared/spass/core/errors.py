@@ -45,11 +45,8 @@ from spass.core.messages import Json
 
 
 class SpassError(Exception):
-    """A failure that a caller may see.
-
-    ``message`` tells the caller what to do. It holds no secret, host, path or name of our resources. ``param`` names the field
-    that is wrong, ``details`` is free JSON, and ``retry_after`` is in seconds.
-    """
+    """A failure that a caller may see. ``message`` tells the caller what to do, without secrets, hosts, paths or names of our
+    resources. ``param`` names the field that is wrong, ``details`` is free JSON, and ``retry_after`` is in seconds."""
 
     code: ClassVar[str] = ""
 

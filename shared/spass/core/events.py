@@ -70,8 +70,6 @@ class ToolProgress:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallFinished:
-    """A tool answered."""
-
     outcome: ToolOutcome
 
 
@@ -163,7 +161,6 @@ class Outcome:
 
     @property
     def content(self) -> str:
-        """Return the text of the answer."""
         return self.messages[-1].content if self.messages else ""
 
     def add(self, event: Event) -> int | None:
@@ -213,11 +210,7 @@ class Outcome:
 
 
 def collect(events: Iterable[Event]) -> Outcome:
-    """Return the outcome of a turn that has ended.
-
-    Raises:
-        SpassError: the turn failed.
-    """
+    """Return the outcome of a turn that has ended, or raise the error of one that failed."""
     outcome = Outcome()
     for event in events:
         if isinstance(event, Failed):

@@ -66,8 +66,7 @@ def new_id(prefix: Prefix) -> str:
 
 
 def derived_id(prefix: Prefix, milliseconds: int, name: str) -> str:
-    """Return an id that is always the same for ``name``. Among the others it sorts as one that was made at ``milliseconds`` since
-    the epoch."""
+    """Return the id of ``name``, always the same one. It sorts as an id that was made at ``milliseconds`` since the epoch."""
     digest = int.from_bytes(hashlib.sha256(name.encode()).digest()[:10], "big")
     return f"{prefix}_{_base32((milliseconds << 80) + digest, _TIME_CHARS + _RANDOM_CHARS)}"
 
@@ -93,7 +92,6 @@ _ascending: Final = AscendingNumbers()
 
 
 def _random_number(count: int) -> int:
-    """Return ``count`` random bytes as a number."""
     return int.from_bytes(os.urandom(count), "big")
 
 

@@ -43,8 +43,6 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class IngestUpload:
-    """Continue an upload."""
-
     tenant: TenantId
     index: IndexId
     upload: UploadId
@@ -62,8 +60,6 @@ class IngestPart:
 
 @dataclass(frozen=True, slots=True)
 class MergeSegments:
-    """Merge segments of an index."""
-
     tenant: TenantId
     index: IndexId
 

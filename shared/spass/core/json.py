@@ -31,10 +31,8 @@ _encode_canonical: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"
 
 
 class InvalidJson(ValueError):
-    """A text is not an object that ``read_object`` accepts.
-
-    ``reason`` is a clause to put after a colon. ``position`` is the index of the first character that is not JSON.
-    """
+    """A text is not an object that ``read_object`` accepts. ``reason`` is a clause to put after a colon. ``position`` is the
+    index of the first character that is not JSON."""
 
     def __init__(self, reason: str, position: int | None = None) -> None:
         super().__init__(reason)
@@ -43,11 +41,7 @@ class InvalidJson(ValueError):
 
 
 def read_object(text: str, *, max_depth: int = MAX_DEPTH) -> dict[str, Json]:
-    """Return the JSON object in ``text``, nested at most ``max_depth`` levels.
-
-    Raises:
-        InvalidJson: it is not one JSON object, or it cannot be stored and written back.
-    """
+    """Return the JSON object in ``text``, nested at most ``max_depth`` levels, or raise ``InvalidJson``."""
     _check_unicode(text)
     try:
         value: Json = json.loads(
@@ -83,30 +77,18 @@ def nests_deeper(value: object, levels: int) -> bool:
 
 
 def dump(value: Json) -> str:
-    """Return ``value`` as JSON without blanks.
-
-    Raises:
-        ValueError: it holds NaN or an infinite number.
-    """
+    """Return ``value`` as JSON without blanks, or raise ``ValueError`` if it holds NaN or an infinite number."""
     return _encode(value)
 
 
 def dump_bytes(value: Json) -> bytes:
-    """Return ``value`` as JSON in UTF-8 without blanks, encoded as by ``encode_utf8``.
-
-    Raises:
-        ValueError: it holds NaN or an infinite number.
-    """
+    """Return ``dump(value)`` in UTF-8, encoded as by ``encode_utf8``."""
     return _encode(value).encode("utf-8", "replace")
 
 
 def dump_line(value: Json) -> str:
-    """Return ``value`` as JSON without blanks, as one line for every reader: the three characters at which some readers split
-    lines are escaped. Half of a surrogate pair becomes a question mark.
-
-    Raises:
-        ValueError: it holds NaN or an infinite number.
-    """
+    """Return ``dump(value)`` as one line for every reader: the three characters at which some readers split lines are escaped.
+    Half of a surrogate pair becomes a question mark."""
     text = _encode(value)
     if text.isascii():
         return text

@@ -10,19 +10,11 @@ class Memory(Protocol):
     """The notes and the state of one operator, during one turn."""
 
     async def recall(self, effect: SearchNotes) -> Recalled:
-        """Return the notes that ``effect`` asks for.
-
-        Raises:
-            StorageUnavailable: the table does not answer.
-        """
+        """Return the notes that ``effect`` asks for, or raise ``StorageUnavailable``."""
         ...
 
     async def keep(self, effect: StoreNote) -> str:
-        """Store a note and return its key. Storing it again changes nothing.
-
-        Raises:
-            StorageUnavailable: the outcome is unknown; repeat the call.
-        """
+        """Store a note and return its key. After ``StorageUnavailable`` repeat the call: storing it again changes nothing."""
         ...
 
     def set_state(self, value: Json) -> None:

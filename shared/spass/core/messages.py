@@ -39,8 +39,7 @@ class ToolCall:
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
     """A piece of tool call number ``index`` of a reply. ``id`` and ``name`` arrive in one piece; ``arguments`` is a part to
-    append. As an event of a turn, it is a piece of a call that is left to the client.
-    """
+    append. As an event of a turn, it is a piece of a call that is left to the client."""
 
     index: int
     id: str | None = None
@@ -50,10 +49,8 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image in a user's message.
-
-    ``url`` is an ``https:`` address or a ``data:`` URL in base64. ``detail`` sets the resolution, if the provider supports it.
-    """
+    """An image in a user's message. ``url`` is an ``https:`` address or a ``data:`` URL in base64. ``detail`` sets the
+    resolution, if the provider supports it."""
 
     url: str
     detail: Literal["auto", "low", "high"] | None = None

@@ -32,11 +32,9 @@ _AROUND_ENTRIES: Final = 1024
 
 
 class Entry(Protocol):
-    """A member of a list in an answer."""
+    """A member of a list in an answer. It returns itself as JSON in UTF-8."""
 
-    def to_json(self) -> bytes:
-        """Return it as JSON in UTF-8."""
-        ...
+    def to_json(self) -> bytes: ...
 
 
 E = TypeVar("E", bound=Entry)
@@ -97,8 +95,7 @@ class PageSizeLimit:
 
 def event_bytes(body: bytes) -> int:
     """Return the size of UTF-8 text as a JSON string: quotes, backslashes and line breaks take two bytes, other control
-    characters six.
-    """
+    characters six."""
     escaped = len(body) - len(body.translate(None, _TWO_BYTES))
     control = len(body) - len(body.translate(None, _SIX_BYTES))
     return len(body) + escaped + 5 * control
@@ -111,11 +108,8 @@ def encode_cursor(scope: str, position: str) -> str:
 
 
 def decode_cursor(scope: str, cursor: str, position: re.Pattern[str] = AN_ID) -> str:
-    """Return the position in ``cursor``. A client can forge a cursor, so a caller must handle every match of ``position``.
-
-    Raises:
-        InvalidRequest: it is not a cursor, or belongs to another scope.
-    """
+    """Return the position in ``cursor``, or raise ``InvalidRequest`` if it is not a cursor of ``scope``. A client can forge a
+    cursor, so a caller must handle every match of ``position``."""
     try:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         check, body = raw[:_CHECK_BYTES], raw[_CHECK_BYTES:]

@@ -50,11 +50,7 @@ class Slots:
             return self._may_take(tenant_id)
 
     async def acquire(self, tenant_id: str, seconds: float | None = None) -> None:
-        """Take a slot, waiting at most ``seconds`` for it, or as long as it takes.
-
-        Raises:
-            NoFreeSlot: none became free in time.
-        """
+        """Take a slot. Raise ``NoFreeSlot`` if none became free within ``seconds``, if they are given."""
         loop = asyncio.get_running_loop()
         waiter = _Waiter(loop, loop.create_future())
         with self._lock:
@@ -82,7 +78,6 @@ class Slots:
 
     @asynccontextmanager
     async def hold(self, tenant_id: str) -> AsyncIterator[None]:
-        """Hold a slot during the body."""
         await self.acquire(tenant_id)
         try:
             yield
@@ -99,7 +94,7 @@ class Slots:
         return following if following is not None and self._may_take(following) else None
 
     def _remove_first(self, tenant_id: str) -> _Waiter:
-        """Remove the tenant's first task from those that wait. The tenant's next turn is after those of all others."""
+        """Remove the tenant's first task from the queue. The tenant's next turn is after the turns of all others."""
         waiters = self._waiting.pop(tenant_id)
         first = waiters.popleft()
         if waiters:

@@ -21,7 +21,6 @@ def remove_controls(text: str, *, keep_lines: bool = False) -> str:
 
 
 def reject_controls(text: str) -> str:
-    """Return ``text`` if it has no control characters."""
     return _without_controls(text, _CONTROLS)
 
 

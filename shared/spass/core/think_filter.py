@@ -119,7 +119,6 @@ class ThinkBlocks:
 
 
 def begins_think_block(text: str) -> bool:
-    """Return whether ``text`` begins with an opening tag."""
     tag = _TAG.match(text)
     return tag is not None and not tag[1]
 
@@ -142,7 +141,6 @@ class _Gap:
         self._line_begins = True
 
     def begin(self) -> None:
-        """Note that a block has ended."""
         if not self._in_text or self._line_begins:
             self._blanks.clear()
             self._in_text, self._after_block = False, True
@@ -178,7 +176,6 @@ class _JoinedTags:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the next text may complete a tag."""
         return bool(self._parts)
 
     def feed(self, text: str) -> str:

@@ -23,13 +23,11 @@ def now() -> Timestamp:
 
 
 def timestamp(seconds: float) -> Timestamp:
-    """Return the timestamp of Unix ``seconds``."""
     moment = datetime.fromtimestamp(seconds, UTC)
     return Timestamp(moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z")
 
 
 def epoch_s(at: Timestamp) -> int:
-    """Return the Unix second of ``at``."""
     return int(datetime.fromisoformat(at).timestamp())
 
 

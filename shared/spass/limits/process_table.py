@@ -21,11 +21,6 @@ class ProcessTable:
             return self._items.get(key)
 
     async def write(self, write: Update) -> Item | None:
-        """Do one update and return the item after it.
-
-        Raises:
-            ConditionFailed: its condition failed.
-        """
         with self._lock:
             item = self._items.get(write.key)
             if not holds(write.when, item):

@@ -131,12 +131,10 @@ class ReservationCheck:
 
     @property
     def _concurrency(self) -> int:
-        """Return the number of calls that may be in flight in this item."""
         return MAX_CALLS_PER_SHARD if self.share.concurrent is None else min(self.share.concurrent, MAX_CALLS_PER_SHARD)
 
     @property
     def _spent(self) -> Decimal:
-        """Return this month's cost, with the opening balance."""
         counted = self.state.spent if self.state.month == self.month else Decimal(0)
         return max(counted, self.opening.usd if self.opening else Decimal(0))
 

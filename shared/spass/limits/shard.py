@@ -92,12 +92,8 @@ class Shard:
         return full
 
     async def write(self, change: Change) -> ShardState:
-        """Change the item and return it. The table may send the write twice: the call's id in the item makes it idempotent.
-
-        Raises:
-            ConditionFailed: the item is not as ``change`` requires.
-            StorageUnavailable: the table does not answer; whether the change took effect is unknown.
-        """
+        """Change the item and return it. The table may send the write twice: the call's id in the item makes it idempotent. After
+        ``StorageUnavailable`` it is unknown whether the change took effect."""
         return self.cache_state(await self._table.write(change.update(self._key)))
 
     async def count_in_flight(self, max_age: float) -> int:
@@ -120,7 +116,6 @@ class Shard:
 
     @property
     def budget(self) -> Decimal:
-        """Return this shard's part of the budget in US dollars."""
         return self.share.usd_per_month or Decimal(0)
 
     @property
@@ -214,11 +209,9 @@ class Reservation:
             change.add_money(self._lease, -self._request.usd)
 
     async def settle(self, *, tokens: int, usd: Decimal = Decimal(0)) -> None:
-        """Replace the reserved amounts by the used ones, and end the lease.
-
-        Only the first call takes effect. A cancelled caller waits until it has. If the table does not answer, this only logs: the
-        reservation counts until its lease has ended and its bucket has left the window.
-        """
+        """Replace the reserved amounts by the used ones, and end the lease. Only the first call takes effect. A cancelled caller
+        waits until it has. If the table does not answer, this only logs: the reservation counts until its lease has ended and its
+        bucket has left the window."""
         if not self._settled:
             self._settled = True
             await run_shielded(self._settle(tokens, usd))

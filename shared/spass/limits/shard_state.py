@@ -132,7 +132,7 @@ class ShardState:
 
 @dataclass(slots=True)
 class Change:
-    """Collect the parts of one update."""
+    """Collect the parts of one update. A call is added on condition that it is not there yet, and removed if it is there."""
 
     set: dict[str, Value] = field(default_factory=dict)
     add: dict[str, Value] = field(default_factory=dict)
@@ -141,12 +141,10 @@ class Change:
     when: list[Condition] = field(default_factory=list)
 
     def add_call(self, lease: int, call_id: str) -> None:
-        """Add a call in flight, on condition that it is not there yet."""
         self.add[f"{_CALLS}{lease}"] = frozenset({call_id})
         self.when.append(Lacks(f"{_CALLS}{lease}", call_id))
 
     def remove_call(self, lease: int, call_id: str) -> None:
-        """Remove a call, on condition that it is there."""
         self.discard[f"{_CALLS}{lease}"] = frozenset({call_id})
         self.when.append(Contains(f"{_CALLS}{lease}", call_id))
 
@@ -156,7 +154,6 @@ class Change:
         self.when.append(HasSize(f"{_CALLS}{lease}", calls))
 
     def add_money(self, lease: int, usd: Decimal) -> None:
-        """Add ``usd`` to the money that the calls of a lease reserved."""
         self.add[f"{_MONEY}{lease}"] = _money_units(usd)
 
     def set_money(self, lease: int, usd: Decimal | None) -> None:
@@ -185,7 +182,6 @@ class Change:
             self.when.append(Equals(f"window.{old_slot}", old_tokens))
 
     def update(self, key: Key) -> Update:
-        """Return the update of the item under ``key``."""
         return Update(
             key, set=self.set, add=self.add, discard=self.discard, remove=tuple(self.remove), when=AllOf(tuple(self.when))
         )
@@ -197,7 +193,6 @@ def _money_units(usd: Decimal) -> int:
 
 
 def lease_end(now: float) -> int:
-    """Return the second at which a lease that begins ``now`` ends."""
     return math.ceil((now + LEASE_SECONDS) / _LEASE_STEP) * _LEASE_STEP
 
 

@@ -116,11 +116,7 @@ class SharedLimit:
         return min(refusals, key=lambda refusal: refusal.retry_after)
 
     async def count_in_flight(self, max_age: float = 1.0) -> int:
-        """Return the number of calls in flight, at most ``max_age`` seconds old.
-
-        Raises:
-            StorageUnavailable: the table did not answer.
-        """
+        """Return the number of calls in flight, at most ``max_age`` seconds old, or raise ``StorageUnavailable``."""
         return sum(await asyncio.gather(*(shard.count_in_flight(max_age) for shard in self._shards)))
 
     @property
@@ -148,12 +144,8 @@ class SharedLimit:
 
 
 async def forget_spending(table: LimitTable, partition: Callable[[int], Key]) -> None:
-    """Let the next reservation compute the opening balance again. Call it before a budget is set, because costs
-    are not counted while there is none.
-
-    Raises:
-        StorageUnavailable: the table did not answer.
-    """
+    """Let the next reservation compute the opening balance again. Call it before a budget is set, because costs are not counted
+    while there is none."""
 
     async def forget(number: int) -> None:
         with suppress(ConditionFailed):

@@ -33,7 +33,6 @@ SHARDS: Final = 16
 
 
 def status_of(error: BaseException) -> str:
-    """Return the status of a call that ``error`` ended."""
     if isinstance(error, SpassError):
         return error.code
     return CANCELLED if isinstance(error, CancelledError) else FAILED
@@ -121,11 +120,8 @@ async def record_call(store: TenantStore, record: AuditRecord) -> None:
 
 
 async def account(store: TenantStore, record: Mapping[str, str | int]) -> None:
-    """Store the attributes of a record for 90 days and count its usage, in one transaction. Repeated calls have no effect.
-
-    Raises:
-        StorageUnavailable: whether it was stored is unknown.
-    """
+    """Store the attributes of a record for 90 days and count its usage, in one transaction. Repeated calls have no effect. After
+    ``StorageUnavailable`` it is unknown whether it was stored."""
     at = Timestamp(str(record["at"]))
     key = keys.audit(store.tenant, RequestId(str(record["outer_request_id"])), at, RequestId(str(record["request_id"])))
     put = Put(key, {**record, TTL: epoch_s(at) + KEEP_SECONDS}, ITEM_ABSENT)

@@ -67,7 +67,6 @@ class Telemetry:
         self._write = write
 
     def subscribe(self, bus: EventBus) -> None:
-        """Write the lines of ``bus``."""
         bus.subscribe(AGENT_TURN_END, lambda end: self._write_end(AGENT_TURN_END, end, end.error or audit.OK))
         bus.subscribe(TOOL_CALL_END, lambda end: self._write_end(TOOL_CALL_END, end, end.status))
         bus.subscribe(INFERENCE_END, lambda end: self._write_end(INFERENCE_END, end, end.status))
@@ -94,7 +93,6 @@ def _event_fields(event: BusEvent) -> dict[str, Json]:
 
 
 def _epoch_ms(at: Timestamp) -> int:
-    """Return the Unix millisecond of ``at``."""
     return round(datetime.fromisoformat(at).timestamp() * 1000)
 
 
@@ -139,7 +137,6 @@ class Traces:
         self._turn_of_call: dict[RequestId, _TurnKey] = {}
 
     def subscribe(self, bus: EventBus) -> None:
-        """Trace the turns of ``bus``."""
         bus.subscribe(AGENT_TURN_START, self._begin_turn)
         bus.subscribe(INFERENCE_START, self._begin_call)
         bus.subscribe(TOOL_CALL_START, self._begin_call)

@@ -98,12 +98,8 @@ async def usage(store: TenantStore, query: UsageQuery) -> UsageReport:
 
 
 async def reset(store: TenantStore, agent: AgentName | None = None) -> int:
-    """Set the usage of ``agent``, or of all agents, to 0 and return the number of rows that this changed. A call that ends
-    meanwhile is counted before or after the reset, as a whole.
-
-    Raises:
-        StorageUnavailable: the table does not answer; some rows may be reset.
-    """
+    """Set the usage of ``agent``, or of all agents, to 0 and return the number of rows that this changed. After
+    ``StorageUnavailable`` some rows may be reset."""
     first, last = _days(UsageQuery())
     count = 0
 
@@ -118,11 +114,7 @@ async def reset(store: TenantStore, agent: AgentName | None = None) -> int:
 
 
 async def spending_of_month(store: TenantStore, month: str) -> Decimal:
-    """Return the cost in US dollars of all calls of ``month`` (``2026-04``), including calls before a reset.
-
-    Raises:
-        StorageUnavailable: the table does not answer.
-    """
+    """Return the cost in US dollars of all calls of ``month`` (``2026-04``), including calls before a reset."""
     spent = 0
     async for rows in _month(store, month):
         spent += sum(cast(int, row["cost"]) + cast(int, row.get("cost_before_reset", 0)) for row in rows)

@@ -52,11 +52,8 @@ class Attempt:
 
     @property
     def usage(self) -> TokenUsage:
-        """Return the tokens of this attempt: the provider's counts, plus an estimate for text that the provider did not count.
-
-        A lost answer counts as ``expected_usage``, because the provider may have written all of it. A request that was
-        refused or not sent completely counts as 0.
-        """
+        """Return the tokens of this attempt: the provider's counts, plus an estimate for text that the provider did not count. A
+        lost answer counts as ``expected_usage``, because the provider may have written all of it."""
         if not self.started:
             return self.expected_usage if self.sent else _NONE
         return TokenUsage(

@@ -43,10 +43,8 @@ class BackendLimits:
                     await hold.settle(tokens=attempt.usage.total_tokens)
 
     async def load(self, backend: BackendConfig) -> float:
-        """Return the calls in flight at ``backend`` divided by its concurrency limit.
-
-        Count the calls of all workers, or only those of this worker if the table cannot be read.
-        """
+        """Return the calls in flight at ``backend`` divided by its concurrency limit. Count the calls of all workers, or only
+        those of this worker if the table cannot be read."""
         active = self._active[backend.name]
         if backend.max_concurrent is None:
             return active / DEFAULT_MAX_CONNECTIONS

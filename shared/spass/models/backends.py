@@ -54,12 +54,11 @@ def key_variable(backend: BackendConfig) -> str | None:
 
 
 def key_variables(backends: Iterable[BackendConfig]) -> list[str]:
-    """Return the environment variables with the keys of these backends, without duplicates."""
     return list(dict.fromkeys(filter(None, map(key_variable, backends))))
 
 
 def all_key_variables(config: GatewayConfig) -> list[str]:
-    """Return the environment variables with the keys of all backends and of the search provider, without duplicates."""
+    """Return the variables with the keys of all backends and of the search provider, without duplicates."""
     return list(dict.fromkeys([*key_variables(config.llm.backends), *filter(None, [config.search.key_variable])]))
 
 

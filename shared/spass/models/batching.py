@@ -13,8 +13,7 @@ _MAX_RESPONSE_NUMBERS: Final = 2**20  # numbers in one answer: about 20 MB as JS
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingLimits:
-    """``texts`` and ``text_bytes`` (UTF-8) limit one request. ``concurrency`` limits the
-    requests in flight for one list of texts."""
+    """``texts`` and ``text_bytes`` (UTF-8) limit one request, ``concurrency`` the requests in flight for one list of texts."""
 
     texts: int
     text_bytes: int
@@ -39,10 +38,7 @@ _SINGLE_TEXT_LIMITS: Final = EmbeddingLimits(1, 50_000, concurrency=8)
 
 
 def embedding_limits(backends: Sequence[BackendConfig], dimensions: int | None, model: str = "") -> EmbeddingLimits:
-    """Return limits for ``model`` that every backend accepts, because a request may go to any of them.
-
-    ``dimensions`` is the length of a vector.
-    """
+    """Return limits for ``model`` that every backend accepts. ``dimensions`` is the length of a vector."""
     all_limits = [_limits_of(backend, model) for backend in backends] or [_DEFAULT_LIMITS]
     return EmbeddingLimits(
         texts=max(1, min(_MAX_RESPONSE_NUMBERS // (dimensions or 1), *(limits.texts for limits in all_limits))),

@@ -30,7 +30,6 @@ class CircuitBreaker:
 
     No requests go to a failing backend during a cooldown: 1 second, doubled by every further failure up to ``max_cooldown``
     seconds, or longer if the backend asks for it. Then one request probes the backend. If the probe succeeds, the circuit closes.
-
     ``size`` is the expected number of tokens of a request.
     """
 
@@ -40,10 +39,7 @@ class CircuitBreaker:
         self._circuits: dict[str, _OpenCircuit] = {}
 
     def open_until(self, backend: str, size: int) -> float | None:
-        """Return the time from which ``backend`` may be attempted, or None if it may be attempted now.
-
-        While another request probes the backend, that time is in the future.
-        """
+        """Return the time from which ``backend`` may be attempted, or None for now. It is in the future during a probe."""
         circuit = self._circuit_for(backend, size)
         if circuit is None:
             return None

@@ -1,5 +1,4 @@
-"""The failures of one attempt at a backend. If retries do not help, the router translates it into an error
-of ``core.errors``.
+"""The failures of one attempt at a backend. If retries do not help, the router raises an error of ``core.errors``.
 
 AttemptFailed
 ├── BackendTimeout           no answer in time, also behind a proxy (504)
@@ -26,10 +25,7 @@ BackendError: Final = SpassError
 
 
 class AttemptFailed(Exception):
-    """One attempt failed.
-
-    ``message`` is redacted, so a caller may read it. ``retry_after`` is in seconds.
-    """
+    """One attempt failed. ``message`` is redacted, so a caller may read it. ``retry_after`` is in seconds."""
 
     def __init__(self, message: str, *, status: int | None = None, retry_after: float | None = None) -> None:
         super().__init__(message)

@@ -35,7 +35,7 @@ class ProviderPool:
         self._refused_keys.add(backend.name)
 
     async def available(self, model: str, serving: Sequence[BackendConfig], context: CallContext) -> list[BackendConfig]:
-        """Return the backends in ``serving`` that have a key or need none. All of them serve ``model``.
+        """Return the backends in ``serving``, which serve ``model``, that have a key or need none.
 
         Raises:
             NoBackendAvailable: no backend has its key.

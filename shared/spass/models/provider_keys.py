@@ -36,11 +36,9 @@ class RetryTiming:
 
 
 class ProviderKeys:
-    """Look up the provider keys ``names``: in the environment variable of that name, then in the SSM SecureString
-    ``<path><name>``.
+    """Look up the provider keys ``names``: in the environment, then in the SSM SecureString ``<path><name>``, if there is a path.
 
-    All parameters are read together and kept for five minutes. An empty value counts as missing. Without a ``path``
-    only the environment is read.
+    All parameters are read together and kept for five minutes. An empty value counts as missing.
     """
 
     def __init__(

@@ -11,9 +11,7 @@ from spass.tenancy.config import BackendConfig
 
 
 class ProviderEntry(NamedTuple):
-    """A provider.
-
-    ``class_path`` is ``module:Class``. ``key_variable`` is the environment variable with its key, unless the backend names
+    """``class_path`` is ``module:Class``. ``key_variable`` is the environment variable with its key, unless the backend names
     another (None: the provider needs no key). A model whose name starts with one of ``model_prefixes`` belongs to this provider.
     """
 

@@ -72,9 +72,7 @@ class Timing:
 @dataclass(frozen=True, slots=True)
 class _Wait:
     """Do not attempt a backend before ``until``. Our own limit for it has room again at about ``room_at`` (None after a failure).
-
-    Both are times of the monotonic clock, in seconds.
-    """
+    Both are times of the monotonic clock."""
 
     until: float
     room_at: float | None = None
@@ -135,10 +133,8 @@ class RetrySchedule:
         return backend
 
     def record_failure(self, backend: BackendConfig, failure: AttemptFailed, *, started: bool, sent: bool) -> None:
-        """Record a failed attempt, or a backend without room.
-
-        A backend that received the whole request (``sent``) and did not answer in time is not attempted again, because it would
-        bill a second answer that takes as long.
+        """Record a failed attempt, or a backend without room. A backend that received the whole request (``sent``) and did not
+        answer in time is not attempted again, because it would bill a second answer that takes as long.
 
         Raises:
             SpassError: another attempt cannot help: the backend refused the request itself, or the answer has ``started``.
@@ -187,7 +183,6 @@ class RetrySchedule:
         return self._circuits.open_until(backend.name, self._expected_tokens) is not None
 
     def _attempt_time(self, backend: BackendConfig, current_time: float, *, ignore_circuits: bool) -> float:
-        """Return the time of the monotonic clock at which to attempt ``backend``."""
         wait = self._waits.get(backend.name)
         attempt_at = max(current_time, wait.until) if wait is not None else current_time
         if wait is not None and wait.room_at is not None and self._is_unavailable(backend):
@@ -227,7 +222,6 @@ class RetrySchedule:
 
     @property
     def _only_rate_limited(self) -> bool:
-        """Return True if only rate limits (the backends' or ours) prevent an answer."""
         failures = [failure for failure in self._failures if not isinstance(failure, _NON_RETRYABLE_FAILURES)]
         return bool(failures or self._room_at) and all(isinstance(failure, BackendRateLimited) for failure in failures)
 

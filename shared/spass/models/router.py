@@ -103,7 +103,7 @@ class Router:
         self._pool = ProviderPool(key_of, provider_of)
 
     def serves(self, model: str) -> bool:
-        """Return whether a backend is configured for ``model``. Its key may be missing."""
+        """Return True if a backend is configured for ``model``. Its key may be missing."""
         return bool(self._serving(model))
 
     def keys(self) -> list[str]:
@@ -173,7 +173,6 @@ class Router:
                 return reply
 
     async def aclose(self) -> None:
-        """Close all connections."""
         await self._pool.aclose()
 
     @asynccontextmanager
@@ -211,10 +210,8 @@ class Router:
 
 @contextmanager
 def _unbill_on_error(attempt: Attempt) -> Iterator[None]:
-    """Mark ``attempt`` as not billed if an answer with status 200 contains only an error.
-
-    Overloaded providers often report errors inside a stream. A timeout of the model is billed.
-    """
+    """Mark ``attempt`` as not billed if an answer with status 200 contains only an error, as overloaded providers send it. A
+    timeout of the model is billed."""
     try:
         yield
     except AttemptFailed as failure:
@@ -224,7 +221,6 @@ def _unbill_on_error(attempt: Attempt) -> Iterator[None]:
 
 
 def _with_backend_model(backend: BackendConfig, request: R) -> R:
-    """Return ``request`` with the backend's own name for its model."""
     return replace(request, model=backend.model_names.get(request.model, request.model))
 
 

@@ -12,11 +12,9 @@ LoadOf: TypeAlias = Callable[[BackendConfig], Awaitable[float]]
 
 
 class Strategy(Protocol):
-    """Order backends. A router creates one strategy and calls it once per request."""
+    """Order the backends of one request. A router creates one strategy."""
 
-    async def order(self, backends: Sequence[BackendConfig], load_of: LoadOf, /) -> list[BackendConfig]:
-        """Return ``backends`` in the order in which to attempt them. All of them serve the model."""
-        ...
+    async def order(self, backends: Sequence[BackendConfig], load_of: LoadOf, /) -> list[BackendConfig]: ...
 
 
 class Failover:

@@ -43,11 +43,9 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
 class ChatRequest:
     """One call of a chat model. If a field is ``None``, the provider chooses its value.
 
-    ``model`` is the name of the model in the catalogue. ``response_format`` and ``extra`` are in OpenAI's format. ``extra`` holds
-    the request's other fields of that format. Providers with another format translate or reject them
-    (``llm.providers.unsupported_fields``). If ``stream`` is True, the provider sends the answer in pieces.
-    ``Provider.chat`` returns an iterator in both cases. ``context_window`` is the window that the catalogue states for the model,
-    in tokens: the router sets it, and some providers need it.
+    ``model`` is the name of the model in the catalogue. ``response_format`` and ``extra``, the request's other fields, are in
+    OpenAI's format; other providers translate or reject them (``providers.unsupported_fields``). With ``stream``, the provider
+    sends the answer in pieces. ``context_window`` is the model's window in the catalogue, in tokens, which the router sets.
     """
 
     model: str
@@ -65,7 +63,7 @@ class ChatRequest:
     context_window: int | None = None
 
     def count_characters(self) -> int:
-        """Return the length of the prompt: of the messages, the tools and the schema of the answer."""
+        """Return the length of the messages, the tools and the schema of the answer."""
         characters = sum(message.count_characters() for message in self.messages)
         characters += sum(len(tool.name) + len(tool.description) + len(json.dumps(tool.parameters)) for tool in self.tools)
         answer_format = self.response_format or {}
@@ -114,10 +112,8 @@ class ChatReply:
 
     @property
     def with_refusal_as_text(self) -> "ChatReply":
-        """Return the reply with its refusal appended to the text and ``content_filter`` as the finish reason.
-
-        Use it for formats without a field for refusals.
-        """
+        """Return the reply for a format without refusals: its refusal is appended to the text, and the finish reason is
+        ``content_filter``."""
         if not self.refusal:
             return self
         message = replace(self.message, content=self.message.content + self.refusal)
@@ -125,16 +121,9 @@ class ChatReply:
 
     @property
     def replayable_message(self) -> Message:
-        """Return ``message`` in a form that a provider accepts in the next request.
-
-        A model may invent a tool name with characters that providers refuse. Sent unchanged, it would make every later call fail.
-        """
+        """Return ``message`` as providers accept it in the next request, which refuse some tool names that a model invents."""
         calls = [replace(call, name=replayable_name(call.name)) for call in self.message.tool_calls]
         return replace(self.message, tool_calls=tuple(calls))
-
-
-def _is_never(_: str) -> bool:
-    return False
 
 
 class ReplyBuilder:
@@ -143,7 +132,7 @@ class ReplyBuilder:
     ``is_for_client`` tells by a tool's name whether its calls are left to the client, who reads them while they arrive.
     """
 
-    def __init__(self, is_for_client: Callable[[str], bool] = _is_never) -> None:
+    def __init__(self, is_for_client: Callable[[str], bool] = lambda _: False) -> None:
         self._is_for_client = is_for_client
         self._content: list[str] = []
         self._refusal: list[str] = []
@@ -225,11 +214,8 @@ class EmbeddingRequest:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingReply:
-    """The vectors of ``texts``, in the same order.
-
-    ``data`` is (count, dimensions) float32, little-endian, row-major. ``numpy.frombuffer(data, "<f4")`` reads it. Encoded as
-    base64, it is OpenAI's format.
-    """
+    """The vectors of ``texts``, in the same order. ``data`` is (count, dimensions) float32, little-endian, row-major:
+    ``numpy.frombuffer(data, "<f4")`` reads it."""
 
     data: bytes
     count: int
@@ -237,7 +223,6 @@ class EmbeddingReply:
     usage: TokenUsage
 
     def rows(self) -> list[list[float]]:
-        """Return the vectors as lists of numbers."""
         numbers = array("f", self.data)
         if sys.byteorder == "big":
             numbers.byteswap()
@@ -276,22 +261,18 @@ class CallContext:
         return replace(self, expected_usage=usage)
 
     def new_attempt(self) -> "CallContext":
-        """Return the context of a new attempt."""
         return replace(self, attempt=Attempt(self.expected_usage))
 
 
 class Provider(Protocol):
     """Call one backend. The constructor is ``Class(backend: BackendConfig, key: str | None)``, called at the backend's first use.
 
-    ``request.model`` is the provider's own name for the model. Every error is an ``llm.errors.AttemptFailed``. A provider makes
-    one attempt; the router retries. The provider sets ``context.attempt.sent`` to True if the backend may have received the whole
-    request and did not refuse it with an error status. Such an attempt may be billed, even if its answer is lost.
+    ``request.model`` is the provider's own name for the model. Every error is an ``AttemptFailed``. A provider makes one attempt,
+    and sets ``context.attempt.sent``; the router retries.
     """
 
     def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
-        """Return the answer in pieces. The iterator ends with the answer. Closing the iterator closes the connection.
-
-        The request is sent when the first piece is read.
+        """Yield the answer in pieces. Reading the first one sends the request. Closing the iterator closes the connection.
 
         Raises:
             BackendUnsupported: this provider cannot do what the request asks for. The call raises it, not the iterator.

@@ -47,7 +47,6 @@ class SecretSpan(NamedTuple):
 
 
 def first_run_length(text: str) -> int:
-    """Return the length of the run at the start of ``text``."""
     match = _FIRST_RUN.match(text)
     return match.end() if match else 0
 

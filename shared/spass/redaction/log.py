@@ -53,16 +53,13 @@ def write_line(line: Mapping[str, Json]) -> None:
 
 def failure_line(error: BaseException, request_id: str) -> dict[str, Json]:
     """Return the line of an unexpected exception: its type, and the innermost place of our code in its traceback (of an
-    ``InternalError``: in that of its cause). Omit its text, which may contain secrets or texts of users, unless it is an
-    ``InternalError``, whose text is ours.
-    """
+    ``InternalError``: of its cause). Omit its text, which may contain secrets or texts of users, unless it is ours."""
     return {"at": now(), "level": "error", "request_id": request_id, **_exception_fields(error)}
 
 
 def capture_library_logs() -> None:
-    """Log each record of a library, the interpreter or a thread as a line without its text. The text and its trace may contain
-    paths, addresses and texts of users. Calling this again has no effect.
-    """
+    """Log each record of a library, the interpreter or a thread as a line without its text, which may contain paths, addresses
+    and texts of users."""
     reload_environment()
     root = logging.getLogger()
     root.handlers[:] = [_LibraryLines()]

@@ -31,7 +31,6 @@ class Redactor:
         return self._secrets
 
     def redact_answer(self, text: str) -> str:
-        """Return the text of a model without secrets."""
         return redact_secrets(self.secrets(), text)
 
     def redact(self, text: str) -> str:

@@ -108,11 +108,8 @@ class StreamRedactor:
         return end
 
     def _release(self, end: int, border: int) -> tuple[str, int]:
-        """Redact ``end`` characters of the tail, and drop them up to ``border`` or the end of the last secret.
-
-        Return the text that leaves, and the position in the tail where the last secret ended. A secret that starts at or after
-        ``border`` stays.
-        """
+        """Redact ``end`` characters of the tail, and drop them up to ``border`` or the end of the last secret that starts before.
+        Return the text that leaves, and the position in the tail where that secret ended."""
         text = self._tail[:end]
         out, at = "", self._sent
         for (start, stop), run, early in self._matches(text):

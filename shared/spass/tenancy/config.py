@@ -88,7 +88,6 @@ class BackendConfig(_Section):
 
     @property
     def read_timeout(self) -> float:
-        """Return the read timeout, in seconds, of a stream or an embedding."""
         return DEFAULT_READ_TIMEOUT if self.timeout is None else self.timeout
 
     @model_validator(mode="before")
@@ -220,7 +219,6 @@ class TenantLimits(_Section):
 
     @property
     def ceilings(self) -> dict[str, int | Decimal]:
-        """Return the ceilings that there are, by the names of the settings."""
         return {key: value for key, value in self if value is not None}
 
 
@@ -254,11 +252,10 @@ class GatewayConfig(_Section):
 
     @property
     def warnings(self) -> tuple[ConfigProblem, ...]:
-        """Return the lines of the file that work but should change, in their order."""
+        """Return the lines of the file that work but should change."""
         return self._warnings
 
     def with_warnings(self, warnings: tuple[ConfigProblem, ...]) -> Self:
-        """Set ``warnings`` and return this configuration."""
         self._warnings = warnings
         return self
 
@@ -270,11 +267,7 @@ class GatewayConfig(_Section):
         return name in self._catalogue
 
     def model(self, name: str) -> ModelConfig:
-        """Return the catalogue's entry for ``name``.
-
-        Raises:
-            ModelNotFound: the catalogue has no model of that name.
-        """
+        """Return the catalogue's entry for ``name``, or raise ``ModelNotFound``."""
         try:
             return self._catalogue[name]
         except KeyError:
@@ -296,13 +289,9 @@ def model_not_found(name: str, *, names_agent: bool = False) -> ModelNotFound:
 def load_gateway_config(
     path: Path, tool_names: Collection[str] | None = None, check_backend: BackendCheck | None = None
 ) -> GatewayConfig:
-    """Return the configuration in the file at ``path``.
-
-    ``tool_names`` are the tools that it may name, and ``check_backend`` yields the problems of a backend. None: do not check.
-
-    Raises:
-        ConfigError: the file has problems. Each has a line, and says what to write instead.
-    """
+    """Return the configuration in the file at ``path``, or raise ``ConfigError`` with its problems, their lines, and what to
+    write instead. ``tool_names`` are the tools that it may name, and ``check_backend`` yields the problems of a backend. None:
+    do not check."""
     if not path.exists():
         message = "there is no such file; name the operator's file in SPASS_CONFIG"
         raise ConfigError([ConfigProblem(display_path(path), None, message)])

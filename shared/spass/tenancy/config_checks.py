@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
 
 class BackendProblem(NamedTuple):
-    """A problem of a backend, and what to write instead. ``key`` is None if the whole backend is wrong.
-
-    A warning does not stop the start of the gateway.
-    """
+    """A problem of a backend, and what to write instead. ``key`` is None if the whole backend is wrong. A warning does not stop
+    the start of the gateway."""
 
     key: str | None
     message: str
@@ -170,7 +168,6 @@ def _describe_unknown(name: str, known: Sequence[str], what: str) -> str:
 
 
 def _check_uniqueness(source: YamlSource, config: "GatewayConfig") -> Iterator[ConfigProblem]:
-    """Yield names and tokens that must be unique and are not."""
     yield from _find_duplicates(source, ("llm", "backends"), "name", (backend.name for backend in config.llm.backends))
     yield from _find_duplicates(source, ("models",), "name", (model.name for model in config.models))
     yield from _find_duplicates(source, ("tenants",), "id", (tenant.id for tenant in config.tenants))

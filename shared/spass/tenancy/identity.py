@@ -20,7 +20,6 @@ class Identity:
     allowed_models: tuple[str, ...]
 
     def allows(self, model: str) -> bool:
-        """Return whether the token may use ``model``."""
         return ANY_MODEL in self.allowed_models or model in self.allowed_models
 
     def chat_models(self, config: GatewayConfig) -> tuple[ModelConfig, ...]:
@@ -40,11 +39,7 @@ class Tokens:
         self._by_id = {(identity.tenant, identity.token_id): identity for identity in self._identities.values()}
 
     def identify(self, token: str) -> Identity:
-        """Return the identity of ``token``.
-
-        Raises:
-            InvalidToken: the configuration does not contain the token.
-        """
+        """Return the identity of ``token``, or raise ``InvalidToken``."""
         try:
             return self._identities[_hash(token)]
         except KeyError:
@@ -101,11 +96,7 @@ class Caller:
         return UserId(f"token/{self.identity.token_id}")
 
     def require_user(self) -> UserId:
-        """Return the user of the request.
-
-        Raises:
-            UserIdRequired: the request has no user.
-        """
+        """Return the user of the request, or raise ``UserIdRequired``."""
         if self.user is None:
             raise UserIdRequired("Send the header SPASS-User-Id: it names the owner.", param="SPASS-User-Id")
         return self.user

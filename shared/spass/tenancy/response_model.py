@@ -41,7 +41,6 @@ class ResponseModel(BaseModel):
             return dump_bytes(self.to_dict())
 
     def to_dict(self) -> dict[str, Json]:
-        """Return the answer as values that JSON can write."""
         return self.model_dump(mode="json")
 
 

@@ -128,11 +128,7 @@ class Cascade:
         return await asyncio.shield(read)
 
     async def read(self, store: "TenantStore") -> EffectiveConfig:
-        """Read the effective settings of the tenant of ``store``, with the last change of any process.
-
-        Raises:
-            StorageUnavailable: the table does not answer.
-        """
+        """Read the effective settings of the tenant of ``store``, with the last change of any process."""
         started = self._clock()
         return self._update_cache(store.tenant, await store.table.get(tenant_config(store.tenant)), started)
 
@@ -203,9 +199,7 @@ class Cascade:
 
     def _update_cache(self, tenant: TenantId, item: "Item | None", started: float) -> EffectiveConfig:
         """Cache the settings of ``item`` and return those in force. ``started`` is the time at which the call to the table began.
-
-        Keep newer cached settings: replies may arrive out of order, or from a replica that lags.
-        """
+        Keep newer cached settings: replies may arrive out of order, or from a replica that lags."""
         stored, cached = self._rules.parse_item(item), self._cache.get(tenant)
         if cached is not None and stored.version <= cached.version:
             settings = cached.settings
@@ -227,8 +221,7 @@ class Cascade:
             del self._reads[tenant]
 
     def _merge(self, tenant: TenantId, stored: StoredSettings) -> EffectiveConfig:
-        """Return the settings in force. Each has the value of the strongest source that sets it, or its ceiling if that is
-        lower."""
+        """Return the settings in force: the value of the strongest source that sets it, or its ceiling if that is lower."""
         entry = self._operators_entry(tenant)
         layers = ((SettingSource.DB, stored.values), (SettingSource.YAML, entry.defaults))
         base = (SettingSource.PROCESS, self._config.defaults)

@@ -92,11 +92,8 @@ class SettingRules:
         self._tool_names = tool_names
 
     def validate(self, changes: Mapping[str, Json]) -> TenantDefaults:
-        """Return ``changes`` without those that clear a setting.
-
-        Raises:
-            InvalidRequest: keys are unknown or values are wrong. It names each of them.
-        """
+        """Return ``changes`` without those that clear a setting. Raise ``InvalidRequest``, which names each unknown key and wrong
+        value."""
         problems: list[tuple[Loc, str]] = [
             ((key,), f"unknown key{did_you_mean(key, KEYS)}") for key in changes if key not in KEYS
         ]
@@ -113,7 +110,6 @@ class SettingRules:
         return change
 
     def parse_item(self, item: Item | None) -> StoredSettings:
-        """Return the settings in ``item`` that are still valid."""
         if item is None:
             return StoredSettings(0, TenantDefaults())
         attributes = {key: item[key] for key in KEYS if key in item}
@@ -135,7 +131,6 @@ def settings_update(tenant: TenantId, changes: Mapping[str, Json], checked: Tena
 
 
 def _keep_valid(attributes: Mapping[str, Value]) -> TenantDefaults:
-    """Return the settings in ``attributes`` that are valid."""
     try:
         return TenantDefaults.model_validate(attributes)
     except ValidationError as error:
@@ -154,7 +149,6 @@ def _invalid_request(problems: Sequence[tuple[Loc, str]]) -> InvalidRequest:
 
 
 def _read_version(item: Item) -> int:
-    """Return the number of changes to ``item``."""
     version = item.get("version")
     return version if isinstance(version, int) else 0
 
@@ -167,11 +161,7 @@ class NoteResult:
 
 
 def append_line(memory: str | None, note: str) -> str:
-    """Return ``memory`` with ``note`` as its last line.
-
-    Raises:
-        InvalidRequest: the memory would exceed ``MAX_MEMORY_BYTES``.
-    """
+    """Return ``memory`` with ``note`` as its last line, or raise ``InvalidRequest`` if it would exceed ``MAX_MEMORY_BYTES``."""
     lines = f"{memory.rstrip()}\n{note}" if memory and memory.strip() else note
     if (size := len(lines.encode())) > MAX_MEMORY_BYTES:
         raise InvalidRequest(

@@ -61,17 +61,12 @@ class YamlSource:
         return self.lines.get(loc)
 
     def problem(self, loc: Loc, message: str) -> ConfigProblem:
-        """Return a problem with the value at ``loc``."""
         where = format_loc(loc)
         return ConfigProblem(self.file, self.line_of(loc), f"{where}: {message}" if where else message)
 
 
 def load_yaml(path: Path) -> YamlSource:
-    """Return the document in the file at ``path``.
-
-    Raises:
-        ConfigError: the file cannot be read, or is not the YAML described above.
-    """
+    """Return the document in the file at ``path``, or raise ``ConfigError`` if it is not the YAML described above."""
     file = display_path(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -82,11 +77,7 @@ def load_yaml(path: Path) -> YamlSource:
 
 
 def parse_yaml(text: str, file: str, *, loader: type = _LOADER) -> YamlSource:
-    """Return the document in ``text``, which messages call ``file``.
-
-    Raises:
-        ConfigError: the text is not the YAML described above.
-    """
+    """Return the document in ``text``, which messages call ``file``, or raise ``ConfigError``."""
     reader = _Reader(file)
     try:
         return YamlSource(file, reader.read_document(yaml.parse(text, Loader=loader)), reader.lines)
@@ -180,12 +171,9 @@ def _parse_scalar(text: str) -> Json:
 
 
 def validate(source: YamlSource, model: type[M], advise: Callable[[str], str | None] | None = None) -> M:
-    """Return the file as a ``model``. A class variable ``hints`` of a model maps a wrong key to the advice for it. ``advise``
-    returns the advice for a wrong key of the whole file, or None if it has none.
-
-    Raises:
-        ConfigError: the file has problems. For an unknown key, the message suggests the most similar known key.
-    """
+    """Return the file as a ``model``, or raise ``ConfigError``. A class variable ``hints`` of a model maps a wrong key to the
+    advice for it. ``advise`` returns the advice for a wrong key of the whole file, or None. Without advice, the message
+    suggests the most similar known key."""
     try:
         return model.model_validate(source.data)
     except ValidationError as error:

@@ -194,11 +194,7 @@ class _Reader(BlockReader[ServerSentEvent]):
 
 
 def messages_body(request: ChatRequest) -> dict[str, Json]:
-    """Return the body of POST /v1/messages.
-
-    Raises:
-        BackendUnsupported: the format lacks something that the request asks for.
-    """
+    """Return the body of POST /v1/messages, or raise ``BackendUnsupported``."""
     reject_unsupported(request, _NAME, _UNSUPPORTED_FIELDS)
     fields: dict[str, Json] = {
         "model": request.model,

@@ -40,12 +40,7 @@ class CoherePayload(BaseModel):
 
 
 async def embed(connection: Connection, path: str, request: EmbeddingRequest, context: CallContext) -> EmbeddingReply:
-    """Return one vector per text.
-
-    Raises:
-        BackendAuthError: ``request.model`` is neither a Titan nor a Cohere model.
-        AttemptFailed: the request failed.
-    """
+    """Return one vector per text. Raise ``BackendAuthError`` if ``request.model`` is neither a Titan nor a Cohere model."""
     if "titan-embed" in request.model:
         return await _titan(connection, path, request, context)
     if "cohere.embed" in request.model:
@@ -107,7 +102,6 @@ def _windows(text: str) -> Iterator[str]:
 
 
 def _mean_direction(rows: Sequence[Row]) -> Row:
-    """Return the mean of ``rows``, normalised."""
     if len(rows) == 1:
         return rows[0]
     if len({len(row) for row in rows}) > 1:

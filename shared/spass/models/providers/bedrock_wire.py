@@ -110,11 +110,7 @@ def finish_reason(stop_reason: str) -> FinishReason:
 
 
 def converse_body(request: ChatRequest) -> dict[str, Json]:
-    """Return the body of POST /model/{id}/converse and /converse-stream.
-
-    Raises:
-        BackendUnsupported: the format lacks something that the request asks for.
-    """
+    """Return the body of POST /model/{id}/converse and /converse-stream, or raise ``BackendUnsupported``."""
     reject_unsupported(request, _NAME, _UNSUPPORTED_FIELDS)
     reject_image_urls(request, _NAME)
     inference = {
@@ -157,10 +153,8 @@ def _blocks(message: Message, ids: ToolCallIds) -> list[Block]:
 
 
 def _blocks_as_text(message: Message, ids: ToolCallIds) -> list[Block]:
-    """Return the blocks of ``message`` with its tool calls as text, for a request in which the model must not call a tool.
-
-    The format cannot forbid calls, and it requires the definitions of all tools in the conversation.
-    """
+    """Return the blocks of ``message`` with its tool calls as text: the format cannot forbid calls, and requires the definitions
+    of all tools in the conversation."""
     del ids
     if message.role is Role.TOOL:
         return [_text_block(f"[Result of a tool call]\n{message.content if message.content.strip() else _EMPTY_TEXT}")]

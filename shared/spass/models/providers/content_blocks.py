@@ -39,10 +39,8 @@ def inline_image(image: Image) -> InlineImage | None:
 
 
 def message_blocks(message: Message, text: Callable[[str], Block], picture: Callable[[Image], Block]) -> list[Block]:
-    """Return the texts and pictures of ``message`` as blocks, without its tool calls.
-
-    These formats refuse a blank text, and a last assistant message that ends with white space.
-    """
+    """Return the texts and pictures of ``message`` as blocks. These formats refuse a blank text, and a last assistant message
+    that ends with white space."""
     parts = message.parts or (message.content.rstrip() if message.role is Role.ASSISTANT else message.content,)
     return [picture(part) if isinstance(part, Image) else text(part) for part in parts if isinstance(part, Image) or part.strip()]
 
@@ -119,10 +117,8 @@ def sanitize_name(name: str) -> str:
 
 
 def arguments_of(call: ToolCall) -> Json:
-    """Return the arguments as an object, which these formats require.
-
-    Put arguments that are not a JSON object into one as a string. Otherwise every later call of the conversation would fail.
-    """
+    """Return the arguments as an object, which these formats require. Put other arguments into one as a string: otherwise every
+    later call of the conversation would fail."""
     try:
         return read_object(call.arguments if call.arguments.strip() else "{}")
     except InvalidJson:
@@ -148,10 +144,8 @@ def system_texts(request: ChatRequest) -> list[str]:
 
 
 def strict_schema(request: ChatRequest) -> Mapping[str, Json] | None:
-    """Return the ``strict`` ``json_schema`` of the request, if any, which the provider enforces or refuses.
-
-    A schema that is not strict becomes an instruction (``system_texts``), which every model understands.
-    """
+    """Return the ``strict`` ``json_schema`` of the request, if any, which the provider enforces or refuses. Another one becomes
+    an instruction (``system_texts``), which every model understands."""
     schema = (request.response_format or {}).get("json_schema")
     return schema if isinstance(schema, Mapping) and schema.get("strict") and schema.get("schema") else None
 

@@ -109,13 +109,10 @@ class _Connection(asyncio.Protocol):
 
     @property
     def has_sent_all(self) -> bool:
-        """Return True if the last request has left this process."""
         return self._is_written and self._transport is not None and not self._transport.get_write_buffer_size()
 
     def send(self, data: bytes, keep: Callable[[], None]) -> "_Answer":
-        """Write a request and return its answer, which has not arrived yet.
-
-        When the answer has been read to its end, it calls ``keep`` if the connection can be reused.
+        """Write a request and return its answer, which calls ``keep`` at its end if the connection can be reused.
 
         Raises:
             httpx.WriteError: the connection has ended.
@@ -129,7 +126,6 @@ class _Connection(asyncio.Protocol):
         return self._answer
 
     def resume(self) -> None:
-        """Continue to read if the connection is paused."""
         if self._is_paused and self._transport is not None:
             self._is_paused = False
             self._transport.resume_reading()
@@ -140,10 +136,8 @@ class _Connection(asyncio.Protocol):
 
 
 class _Answer(httpx.AsyncByteStream):
-    """One answer as the parser reports it: its status and headers, then its body in pieces.
-
-    Reading the body to its end keeps the connection; closing the answer before that aborts the connection.
-    """
+    """One answer as the parser reports it: its status and headers, then its body in pieces. Closing it before its end aborts the
+    connection."""
 
     def __init__(self, connection: _Connection, keep: Callable[[], None]) -> None:
         self.status = 0

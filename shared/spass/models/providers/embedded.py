@@ -29,7 +29,6 @@ class EmbeddedProvider:
         del backend, key
 
     def chat(self, request: ChatRequest, context: CallContext) -> AsyncIterator[ChatDelta]:
-        """Raise ``BackendBadRequest``, because this provider has no chat model."""
         del context
         raise BackendBadRequest(f"{request.model} only makes embeddings; name a chat model.")
 
@@ -46,7 +45,7 @@ class EmbeddedProvider:
         return await anyio.to_thread.run_sync(_embed, request.texts, context)
 
     async def aclose(self) -> None:
-        """Do nothing, because no connection is open."""
+        pass
 
 
 def _embed(texts: tuple[str, ...], context: CallContext) -> EmbeddingReply:
@@ -75,13 +74,7 @@ def _load_model(folder: Path) -> "MiniLM":
 
 
 def _find_weights() -> Path:
-    """Return the folder of the weights: ``SPASS_MODEL`` or the folder in the installed package.
-
-    Find the package without importing it.
-
-    Raises:
-        BackendUnavailable: the package is not installed.
-    """
+    """Return the folder of the weights: ``SPASS_MODEL``, or the folder in the installed package, which is not imported."""
     folder = os.environ.get("SPASS_MODEL")
     if folder:
         return Path(folder)

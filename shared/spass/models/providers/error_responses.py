@@ -154,10 +154,8 @@ def error_from_response(status: int, headers: Mapping[str, str], body: bytes, *,
 
 
 def error_inside_answer(error: object, *, secrets: Sequence[str] = ()) -> AttemptFailed:
-    """Return the failure for an ``error`` inside an answer with status 200, such as a stream.
-
-    The status number in the error decides. If it has none, the status follows from its code or type.
-    """
+    """Return the failure for an ``error`` inside an answer with status 200, such as a stream. The status number in the error
+    decides, or else its code or type."""
     fields = error if isinstance(error, Mapping) else {}
     values = [fields.get(name) for name in ("status_code", "code", "status", "type")]
     names = [str(value).lower() for value in values if isinstance(value, str | int)]
@@ -176,7 +174,6 @@ def aws_code(exception: str) -> str:
 def _error_from_status(
     status: int, details: ErrorDetails, *, wait: float | None = None, secrets: Sequence[str] = ()
 ) -> AttemptFailed:
-    """Return the failure for a status and its details. ``wait`` is in seconds."""
     message = redact_provider_text(details.message, secrets=secrets) or f"The provider answered {status}."
     for error_type in (_TYPES_OF_CODES[code] for code in details.codes if code in _TYPES_OF_CODES):
         return error_type(message, status=status, retry_after=wait)
@@ -208,12 +205,11 @@ def _is_too_long(details: ErrorDetails) -> bool:
 
 
 def parse_error_body(body: bytes) -> ErrorDetails:
-    """Return the message and codes of an error body. They are empty if the body is not JSON."""
+    """Return the message and codes of an error body, which are empty if it is not JSON."""
     return _parse_error_payload(_load_json(body))
 
 
 def _load_json(text: str | bytes) -> object:
-    """Return the JSON value in ``text``, or None."""
     try:
         return cast(object, json.loads(text))
     except (ValueError, RecursionError):

@@ -97,11 +97,8 @@ class Connection:
         self._free_slots = asyncio.Semaphore()
 
     async def post(self, path: str, body: Mapping[str, Json], context: CallContext, *, generates: bool = False) -> bytes:
-        """Return the whole body of a successful answer.
-
-        With ``generates``, a model writes the whole answer before the first byte arrives. Then only the backend's ``timeout``
-        (if set) and the deadline limit the wait.
-        """
+        """Return the whole body of a successful answer. With ``generates``, a model writes it before the first byte arrives, so
+        only the backend's ``timeout`` (if set) and the deadline limit the wait."""
         read_timeout = self._backend.timeout if generates else self._backend.read_timeout
         async with self._answer(path, body, context, read_timeout) as answer:
             return await answer.read(MAX_RESPONSE_BYTES)
@@ -216,10 +213,7 @@ class _Response:
         self._deadline = deadline
 
     async def chunks(self, limit: int) -> AsyncGenerator[bytes, None]:
-        """Yield the body in pieces, decompressed, up to ``limit`` bytes.
-
-        The clock runs only while waiting for the provider: a slow reader must not time out.
-        """
+        """Yield the body in pieces, decompressed, up to ``limit`` bytes. A slow reader does not time out."""
         size = 0
         with translate_errors():
             while True:
@@ -238,7 +232,6 @@ class _Response:
 
 
 def _iter_body(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Return an iterator over the body, decompressed."""
     if isinstance(response.stream, httpx.AsyncByteStream) and "content-encoding" not in response.headers:
         return aiter(response.stream)
     return iter_decompressed(response)

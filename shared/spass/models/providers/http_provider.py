@@ -44,11 +44,7 @@ class AnswerReader(ABC, Generic[E]):
 
     @abstractmethod
     def end(self) -> ChatDelta | None:
-        """Return the last delta of a stream, or None.
-
-        Raises:
-            BackendUnavailable: the stream ended before the model did.
-        """
+        """Return the last delta of a stream, or None. Raise ``BackendUnavailable`` if the stream ended before the model did."""
 
     @abstractmethod
     def read_whole(self, body: bytes) -> ChatDelta:
@@ -94,11 +90,7 @@ class HttpProvider(ABC, Generic[E]):
 
     @abstractmethod
     def body(self, request: ChatRequest) -> dict[str, Json]:
-        """Return the body of a chat request.
-
-        Raises:
-            BackendUnsupported: the provider lacks something that the request asks for.
-        """
+        """Return the body of a chat request, or raise ``BackendUnsupported`` if the provider lacks something in it."""
 
     @abstractmethod
     def reader(self) -> AnswerReader[E]:
@@ -109,7 +101,7 @@ class HttpProvider(ABC, Generic[E]):
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
     def auth(self) -> httpx.Auth | None:
-        """Return the signer of the requests, or None if ``headers`` suffice."""
+        """Return the signer of the requests, if ``headers`` do not suffice."""
         return None
 
     @cached_property
@@ -136,10 +128,8 @@ class HttpProvider(ABC, Generic[E]):
     async def _stream_or_complete(
         self, request: ChatRequest, body: Mapping[str, Json], context: CallContext
     ) -> AsyncGenerator[ChatDelta, None]:
-        """Yield the streamed answer, or the whole answer if the provider says that it cannot stream it.
-
-        Agents always request a stream, but some models cannot stream, or cannot stream if the request has tools.
-        """
+        """Yield the streamed answer, or the whole answer if the provider says that it cannot stream it: some models cannot, or
+        cannot if the request has tools."""
         try:
             async with aclosing(self._stream(request, body, context)) as deltas:
                 async for delta in deltas:

@@ -133,13 +133,10 @@ class _Reader(AnswerReader[bytes]):
 
 
 def chat_body(request: ChatRequest) -> dict[str, Json]:
-    """Return the body of POST /api/chat.
+    """Return the body of POST /api/chat, or raise ``BackendUnsupported``.
 
     By default Ollama drops the beginning of a prompt that is longer than its own window, without an error. So the body states the
     catalogue's window, and forbids to truncate (``truncate``, since Ollama 0.12.6: older versions ignore it).
-
-    Raises:
-        BackendUnsupported: Ollama lacks something that the request asks for.
     """
     reject_unsupported(request, "ollama", _UNSUPPORTED_FIELDS)
     reject_image_urls(request, "Ollama")

@@ -45,7 +45,6 @@ class OpenAiCalls:
         self._latest: dict[int, int] = {}  # the provider's index -> our index of the last call that had it
 
     def __bool__(self) -> bool:
-        """Return whether there is a call."""
         return self._count > 0
 
     def add(self, position: int, piece: ToolCallPayload) -> list[ToolCallDelta]:
@@ -67,11 +66,7 @@ class OpenAiCalls:
         return self._release(self._count)
 
     def end(self) -> list[ToolCallDelta]:
-        """Return the calls that are held. No piece follows.
-
-        Raises:
-            BackendUnavailable: a call has no name.
-        """
+        """Return the calls that are held. No piece follows. Raise ``BackendUnavailable`` if a call has no name."""
         calls = self.finish()
         if self._held:
             raise malformed_response("a tool call has no name")

@@ -77,21 +77,19 @@ def join_surrogates(text: str) -> str:
 
 
 class SurrogateJoiner:
-    """Join surrogate pairs across the pieces of a streamed answer. Keep a first half until the next piece of its text."""
+    """Join surrogate pairs across the pieces of a streamed answer: of its text, its refusal, and the arguments of each tool call.
+    Each method returns the complete part, and keeps a first half until the next piece of its text."""
 
     def __init__(self) -> None:
         self._halves: dict[str | int, str] = {}
 
     def content(self, piece: str) -> str:
-        """Return the complete part of the text."""
         return self._add("content", piece)
 
     def refusal(self, piece: str) -> str:
-        """Return the complete part of the refusal."""
         return self._add("refusal", piece)
 
     def arguments(self, index: int, piece: str) -> str:
-        """Return the complete part of the arguments of tool call number ``index``."""
         return self._add(index, piece)
 
     def end(self) -> ChatDelta | None:

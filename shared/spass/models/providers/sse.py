@@ -18,19 +18,14 @@ class ServerSentEvent(NamedTuple):
 
 
 class EventTooLong(Exception):
-    """Raised when one event is too long."""
+    """One event is too long."""
 
 
 class StreamParser(Protocol[E]):
     """Turn the bytes of a stream, in pieces of any size, into events."""
 
     def feed(self, chunk: bytes) -> list[E]:
-        """Return the events that ``chunk`` completes.
-
-        Raises:
-            EventTooLong: an event does not end.
-            AttemptFailed: the bytes violate the protocol.
-        """
+        """Return the events that ``chunk`` completes. Raise ``EventTooLong`` if one does not end."""
         ...
 
     def close(self) -> list[E]:

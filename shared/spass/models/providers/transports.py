@@ -43,10 +43,8 @@ def _find_proxy(url: httpx.URL) -> str | None:
 
 @contextmanager
 def track_sent(request: httpx.Request, attempt: Attempt) -> Iterator[None]:
-    """Set ``attempt.sent`` if ``request`` ends without an answer and the provider may have received all of it.
-
-    ``DirectTransport`` reports this in the extension ``SENT``. With another transport, only the exceptions in ``_NOT_SENT_WHOLE``
-    prove the opposite.
+    """Set ``attempt.sent`` if ``request`` ends without an answer and the provider may have received all of it, as the extension
+    ``SENT`` says. With another transport than ``DirectTransport``, only the exceptions in ``_NOT_SENT_WHOLE`` prove the opposite.
     """
     try:
         yield

@@ -30,11 +30,7 @@ _IS_REQUESTED: Final[dict[str, Callable[[ChatRequest], bool]]] = {
 
 
 def reject_unsupported(request: ChatRequest, provider: str, lacks: Collection[str]) -> None:
-    """Reject ``request`` if it uses a field that ``provider`` lacks.
-
-    Raises:
-        BackendUnsupported: the request uses such a field. The error names the first one.
-    """
+    """Raise ``BackendUnsupported`` if ``request`` uses a field that ``provider`` lacks. The error names the first one."""
     for field in sorted(lacks):
         if _IS_REQUESTED[field](request):
             raise BackendUnsupported(
@@ -43,22 +39,15 @@ def reject_unsupported(request: ChatRequest, provider: str, lacks: Collection[st
 
 
 def reject_image_urls(request: ChatRequest, provider: str) -> None:
-    """Reject ``request`` if it has a picture that the provider would have to fetch.
-
-    Raises:
-        BackendUnsupported: there is such a picture.
-    """
+    """Raise ``BackendUnsupported`` if ``request`` has a picture that the provider would have to fetch."""
     parts = (part for message in request.messages for part in message.parts)
     if any(isinstance(part, Image) and not part.url.startswith("data:") for part in parts):
         raise BackendUnsupported(f"{provider} does not fetch pictures. Send them as data: URLs.", param="messages")
 
 
 def reasoning_effort(request: ChatRequest, provider: str, levels: Collection[str] = _EFFORTS) -> str | None:
-    """Return ``reasoning_effort``. By default, ``levels`` are those of Anthropic and Bedrock.
-
-    Raises:
-        BackendUnsupported: the provider does not have this level.
-    """
+    """Return ``reasoning_effort``, or raise ``BackendUnsupported`` if it is not in ``levels`` (by default Anthropic's and
+    Bedrock's)."""
     effort = request.extra.get("reasoning_effort")
     if effort is None:
         return None
@@ -70,11 +59,8 @@ def reasoning_effort(request: ChatRequest, provider: str, levels: Collection[str
 
 
 def clamp_temperature(request: ChatRequest) -> float | None:
-    """Return ``temperature``, limited to 1, the provider's maximum (OpenAI's is 2).
-
-    Anthropic's own endpoint for OpenAI's clients does the same (https://platform.claude.com/docs/en/api/openai-sdk). Rejecting
-    the value would fail every turn of an agent whose file sets it, for users who cannot change the file.
-    """
+    """Return ``temperature``, limited to 1, the provider's maximum (OpenAI's is 2), as Anthropic's own endpoint for OpenAI's
+    clients does (https://platform.claude.com/docs/en/api/openai-sdk). Users cannot change the file of an agent that sets more."""
     return None if request.temperature is None else min(request.temperature, 1.0)
 
 
