@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
 
-from spass.aws.error_translation import storage_errors
+from spass.aws.error_translation import call_service, storage_errors
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
 from spass.core.time import epoch_s, now_s
@@ -24,7 +24,7 @@ from spass.store.bucket import (
     TenantUploads,
     UploadedObject,
 )
-from spass.store.invocation import ServiceCall, invoke, retry_once
+from spass.store.invocation import retry_once
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -73,13 +73,7 @@ class Folder:
             raise missing(error) from None
 
     async def _call(self, operation: str, method: Callable[..., T], parameters: Mapping[str, object]) -> T:
-        call = {"Bucket": self._bucket} | dict(parameters)
-
-        def run() -> T:
-            with storage_errors():
-                return method(**call)
-
-        return await invoke(ServiceCall("s3", operation, call), run)
+        return await call_service("s3", operation, method, {"Bucket": self._bucket, **parameters})
 
 
 def _read_range(response: "GetObjectOutputTypeDef", range_header: object) -> bytes:

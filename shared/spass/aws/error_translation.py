@@ -1,12 +1,15 @@
-"""Translate botocore's errors into ours."""
+"""Call a service through boto3, and translate botocore's errors into ours."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from spass.core.errors import InternalError, StorageUnavailable, storage_timeout
+from spass.store.invocation import ServiceCall, invoke
+
+T = TypeVar("T")
 
 # Codes that callers in this package handle themselves.
 _EXPECTED: Final = frozenset(
@@ -60,3 +63,13 @@ def storage_errors() -> Iterator[None]:
         raise InternalError(f"The storage refused a request of ours ({code}).") from None
     except BotoCoreError as error:
         raise StorageUnavailable("The storage could not be reached; try again.", retry_after=1) from error
+
+
+async def call_service(service: str, operation: str, method: Callable[..., T], parameters: Mapping[str, object]) -> T:
+    """Call boto3's ``method`` in a worker thread. Raise the errors of ``storage_errors``."""
+
+    def run() -> T:
+        with storage_errors():
+            return method(**parameters)
+
+    return await invoke(ServiceCall(service, operation, parameters), run)

@@ -1,13 +1,11 @@
 """Record the events of a bus, and check that every START has one END and that they are nested properly."""
 
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from spass.core.bus import EVENT_TYPES, EventBus, EventType
 from spass.core.bus_events import BusEvent
 
 E = TypeVar("E", bound=BusEvent)
-
-_START: Final = "_start"
 
 
 class EventLog:

@@ -152,21 +152,19 @@ def check_limits(documents: Sequence[NewDocument]) -> None:
         if document.id in ids:
             raise DuplicateDocumentId(f"The id {document.id!r} occurs twice in this request.", param=f"{param}.id")
         ids.add(document.id)
-        _check_size(len(document.text.encode()), MAX_TEXT_BYTES, f"{param}.text")
-        metadata = metadata_json(document.metadata, f"{param}.metadata")
-        _check_size(len(metadata), MAX_METADATA_BYTES, f"{param}.metadata")
+        check_sizes(document.text, document.metadata, f"{param}.")
 
 
-def check_patch(patch: DocumentPatch) -> None:
-    """Refuse a patch that exceeds a limit, before anything is embedded or stored.
+def check_sizes(text: str, metadata: dict[str, Any], path: str = "") -> None:
+    """Refuse a text or metadata that exceed a limit. ``path`` is the prefix of their names in the request, as ``documents.3.``.
 
     Raises:
         InvalidRequest, DocumentTooLarge: as ``check_limits``.
     """
-    _check_size(len(patch.text.encode()), MAX_TEXT_BYTES, "text")
-    _check_size(len(metadata_json(patch.metadata)), MAX_METADATA_BYTES, "metadata")
+    _check_size(text.encode(), MAX_TEXT_BYTES, f"{path}text")
+    _check_size(metadata_json(metadata, f"{path}metadata"), MAX_METADATA_BYTES, f"{path}metadata")
 
 
-def _check_size(size: int, limit: int, param: str) -> None:
-    if size > limit:
-        raise DocumentTooLarge(f"{param} has {size} bytes; at most {limit} are allowed.", param=param)
+def _check_size(encoded: bytes, limit: int, param: str) -> None:
+    if len(encoded) > limit:
+        raise DocumentTooLarge(f"{param} has {len(encoded)} bytes; at most {limit} are allowed.", param=param)

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 _COUNT_BYTES: Final = 8
-_ROW_BYTES: Final = 8 + 8 + 4 + 4
 
 
 class IdRow(NamedTuple):

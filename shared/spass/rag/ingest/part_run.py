@@ -112,35 +112,31 @@ class IndexReplaced(Conflict):
     code = "index_replaced"
 
 
+@dataclass
 class PartRun:
     """Ingest a part until it is done or the time is up. Store at least one batch, however short the time is."""
 
-    def __init__(
-        self,
-        writer: Writer,
-        store: TenantStore,
-        record: UploadRecord,
-        deadline: Deadline,
-        settings: IngestSettings,
-        bus: EventBus,
-    ) -> None:
-        self._writer = writer
-        self._store = store
-        self._record = record
-        self._deadline = deadline
-        self._settings = settings
-        self._seconds_at_start = deadline.remaining()
+    writer: Writer
+    store: TenantStore
+    record: UploadRecord
+    deadline: Deadline
+    settings: IngestSettings
+    bus: EventBus
+    _refused: int = field(default=0, init=False)
+    _slowest: float = field(default=0.0, init=False)  # seconds that the slowest batch took
+
+    def __post_init__(self) -> None:
+        record = self.record
+        self._seconds_at_start = self.deadline.remaining()
         self._scope = Scope.for_job(
-            store,
-            deadline,
+            self.store,
+            self.deadline,
             route=_ROUTE,
             user=record.user,
             request_id=record.request_id,
             token_id=record.token_id,
-            bus=bus,
+            bus=self.bus,
         )
-        self._refused = 0
-        self._slowest = 0.0  # seconds that the slowest batch took
 
     async def run(self, part: PartRecord) -> bool:
         """Ingest ``part``, which this worker has leased. Return True if the part is done, False if the time is up.
@@ -152,22 +148,22 @@ class PartRun:
             ObjectMissing: the file was deleted.
             SpassError: embedding or appending failed.
         """
-        record = self._record
+        record = self.record
         start = part.position
-        blocks = self._store.uploads.blocks(record.key, record.version, start.offset, part.end)
+        blocks = self.store.uploads.blocks(record.key, record.version, start.offset, part.end)
         async with aclosing(blocks):
             read = entries(FileKind(record.kind), record.columns, record.filename, blocks, start, part.end)
-            async with aclosing(_group_into_batches(read, start, self._settings.batch_documents)) as batches:
+            async with aclosing(_group_into_batches(read, start, self.settings.batch_documents)) as batches:
                 async for batch in batches:
-                    before = self._deadline.remaining()
+                    before = self.deadline.remaining()
                     part = await self._store_batch(part, batch)
-                    self._slowest = max(self._slowest, before - self._deadline.remaining())
+                    self._slowest = max(self._slowest, before - self.deadline.remaining())
                     if not part.done and self._time_is_up():
                         return False
         return True
 
     def _time_is_up(self) -> bool:
-        remaining_s = self._deadline.remaining()
+        remaining_s = self.deadline.remaining()
         return remaining_s < max(LAST_SECONDS, self._slowest) or self._seconds_at_start - remaining_s >= _SLICE_SECONDS
 
     async def _store_batch(self, part: PartRecord, batch: _Batch) -> PartRecord:
@@ -181,7 +177,7 @@ class PartRun:
                 first, second = batch.split()
                 return await self._store_batch(await self._store_batch(part, first), second)
             self._refused += 1
-            if not batch.documents or self._refused > self._settings.max_refused:
+            if not batch.documents or self._refused > self.settings.max_refused:
                 raise
             return await self._advance(part, batch.reject_documents(error.code, error.message))
 
@@ -198,28 +194,28 @@ class PartRun:
             try:
                 await self._write(part, after, batch)
             except BatchConflict:
-                current = part_of(await self._store.table.get(part.key))
+                current = part_of(await self.store.table.get(part.key))
                 if (current.owner, current.batch, current.position) == (after.owner, after.batch, after.position):
                     return current  # the reply of the transaction was lost
                 if (current.owner, current.batch) != (part.owner, part.batch):
                     raise LeaseLost("Another worker has this part of the upload.", retry_after=1) from None
                 # The part has not changed, so the file was superseded, the upload ended, or another part created the index.
-                await check_not_superseded(self._store, self._record)
-                self._record = await read_record(self._store, self._record.index, self._record.id)
-                if not self._record.active:
+                await check_not_superseded(self.store, self.record)
+                self.record = await read_record(self.store, self.record.index, self.record.id)
+                if not self.record.active:
                     raise LeaseLost("The upload is not active any more.", retry_after=1) from None
             else:
                 return after
         raise StorageUnavailable("The index is changing; try again.", retry_after=1)
 
     async def _write(self, part: PartRecord, after: PartRecord, batch: _Batch) -> None:
-        advance = _Advance(self._store, self._record, part, after, batch)
+        advance = _Advance(self.store, self.record, part, after, batch)
         if batch.documents:
-            answer = await self._writer.append(self._scope, self._record.index, batch.documents, advance)
-            self._record = replace(self._record, generation=answer.generation)
+            answer = await self.writer.append(self._scope, self.record.index, batch.documents, advance)
+            self.record = replace(self.record, generation=answer.generation)
             return
         try:
-            await self._store.table.transact(advance.updates(), token=random_suffix())
+            await self.store.table.transact(advance.updates(), token=random_suffix())
         except TransactionFailed:
             raise BatchConflict("The batch was overtaken.") from None
 

@@ -14,7 +14,7 @@ from pydantic import JsonValue, ValidationError
 from spass.core.errors import SpassError
 from spass.core.json import InvalidJson, dump_bytes, read_object
 from spass.core.messages import Json
-from spass.rag.index.documents import MAX_METADATA_BYTES, MAX_METADATA_DEPTH, MAX_TEXT_BYTES, NewDocument, metadata_json
+from spass.rag.index.documents import MAX_METADATA_BYTES, MAX_METADATA_DEPTH, MAX_TEXT_BYTES, NewDocument, check_sizes
 from spass.rag.ingest.plan import Entry, IngestRefused, Position
 from spass.tenancy.validation_messages import explain_error
 
@@ -200,8 +200,7 @@ def _validate_document(fields: Mapping[str, object], filename: str, number: int)
     has_id = "id" in fields
     try:
         document = NewDocument.model_validate(fields if has_id else {**fields, "id": _PLACEHOLDER_ID})
-        _check_size("text", len(document.text.encode()), MAX_TEXT_BYTES)
-        _check_size("metadata", len(metadata_json(document.metadata)), MAX_METADATA_BYTES)
+        check_sizes(document.text, document.metadata)
     except ValidationError as error:
         raise IngestRefused("invalid_request", _describe(error)) from None
     except SpassError as error:
@@ -215,11 +214,6 @@ def build_document(text: str, metadata: Mapping[str, JsonValue], filename: str, 
     Do not validate it: the id contains ``#``, which is not valid in the id that a client chooses.
     """
     return NewDocument.model_construct(id=document_id(filename, number), text=text, metadata=dict(metadata))
-
-
-def _check_size(name: str, size: int, limit: int) -> None:
-    if size > limit:
-        raise IngestRefused("document_too_large", f"{name} has {size} bytes; at most {limit} are allowed.")
 
 
 def _describe(error: ValidationError) -> str:

@@ -7,6 +7,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
@@ -63,32 +64,26 @@ _SURVEY_SECONDS: Final = 600.0
 _SURVEY_TIMEOUT: Final = "survey_timeout"
 
 
+@dataclass
 class IngestWorker:
     """A worker that processes one message."""
 
-    def __init__(
-        self,
-        writer: Writer,
-        store: TenantStore,
-        delivery: Delivery,
-        deadline: Deadline,
-        settings: IngestSettings,
-        bus: EventBus,
-    ) -> None:
-        self._writer = writer
-        self._store = store
-        self._delivery = delivery
-        self._deadline = deadline
-        self._settings = settings
-        self._bus = bus
-        self._lease = MessageLease(delivery.message, settings)
+    writer: Writer
+    store: TenantStore
+    delivery: Delivery
+    deadline: Deadline
+    settings: IngestSettings
+    bus: EventBus
+
+    def __post_init__(self) -> None:
+        self._lease = MessageLease(self.delivery.message, self.settings)
 
     async def run(self, task: FileTask) -> bool:
         """Process ``task`` if its tenant has a place among the workers, or put it into the tenant's line. Return True if the
         message is done, and False if the queue must deliver it again."""
         if isinstance(task, UploadedFile):
-            await supersede_older(self._store, task)
-        if not await enter(self._store, task, self._delivery):
+            await supersede_older(self.store, task)
+        if not await enter(self.store, task, self.delivery):
             return True
         done = True
         try:
@@ -98,16 +93,16 @@ class IngestWorker:
                 return True
         except (MessageRedelivered, LeaseLost):
             done = False
-        if done or self._delivery.last:
-            await leave(self._store, task, self._delivery)
+        if done or self.delivery.last:
+            await leave(self.store, task, self.delivery)
         return done
 
     async def _process(self, task: FileTask) -> None:
         match task:
             case UploadedFile():
-                await self._upload(await lease_file(self._store, task, self._lease))
+                await self._upload(await lease_file(self.store, task, self._lease))
             case IngestUpload():
-                await self._upload(await lease_upload(self._store, task.index, task.upload, self._lease))
+                await self._upload(await lease_upload(self.store, task.index, task.upload, self._lease))
             case IngestPart():
                 await self._part_message(task)
 
@@ -115,10 +110,10 @@ class IngestWorker:
         if record is None or record.ended:
             return
         if record.parts is None:
-            plan = partial(plan_upload, self._store, record, self._lease, self._deadline)
-            record = await self._work(record, upload_key(self._store, record), plan)
+            plan = partial(plan_upload, self.store, record, self._lease, self.deadline)
+            record = await self._work(record, upload_key(self.store, record), plan)
         if record.stopped:
-            record = await restart(self._store, record)
+            record = await restart(self.store, record)
         if record.parts == 1:
             await self._part(record, 0)
         else:
@@ -126,39 +121,39 @@ class IngestWorker:
 
     async def _part_message(self, job: IngestPart) -> None:
         try:
-            record = await read_record(self._store, job.index, job.upload)
+            record = await read_record(self.store, job.index, job.upload)
         except UploadNotFound:
             return
         may_restart = record.stopped and record.failed_part in (None, job.part)
         if job.part not in range(record.parts or 0) or not (record.active or may_restart):
             return
         if record.stopped:
-            record = await restart(self._store, record, working_on=job.part)
+            record = await restart(self.store, record, working_on=job.part)
         await self._part(record, job.part)
 
     async def _part(self, record: UploadRecord, number: int) -> None:
-        await self._work(record, part_key(self._store, record, number), partial(self._ingest, record, number), part=number)
+        await self._work(record, part_key(self.store, record, number), partial(self._ingest, record, number), part=number)
 
     async def _ingest(self, record: UploadRecord, number: int) -> None:
         """Ingest a part until it is done or the time is up, then send the next message."""
-        part = await lease_part(self._store, record, number, self._lease)
+        part = await lease_part(self.store, record, number, self._lease)
         if not part.done:
             if record.status is Status.QUEUED:
-                await set_status(self._store, record, Status.RUNNING)
-            await check_not_superseded(self._store, record)
-            run = PartRun(self._writer, self._store, record, self._deadline, self._settings, self._bus)
+                await set_status(self.store, record, Status.RUNNING)
+            await check_not_superseded(self.store, record)
+            run = PartRun(self.writer, self.store, record, self.deadline, self.settings, self.bus)
             if not await run.run(part):
                 await self._release(record, part.key, number)
-                await self._store.jobs.send(IngestPart(self._store.tenant, record.index, record.id, number))
+                await self.store.jobs.send(IngestPart(self.store.tenant, record.index, record.id, number))
                 return
-        await self._next(await read_record(self._store, record.index, record.id))
+        await self._next(await read_record(self.store, record.index, record.id))
 
     async def _next(self, record: UploadRecord) -> None:
         """Send the next parts, or end the upload if all parts are done."""
         if record.parts_done == record.parts:
-            await end_done(self._store, record)
+            await end_done(self.store, record)
         else:
-            await publish_parts(self._store, record)
+            await publish_parts(self.store, record)
 
     async def _work(self, record: UploadRecord, key: Key, attempt: Callable[[], Awaitable[T]], part: int | None = None) -> T:
         """Run ``attempt`` while renewing the lease on ``key``, and return its result.
@@ -168,7 +163,7 @@ class IngestWorker:
             LeaseLost: another worker has the lease.
         """
         try:
-            async with renewing(partial(self._lease.renew, self._store, key)):
+            async with renewing(partial(self._lease.renew, self.store, key)):
                 return await self._retry(record, attempt)
         except (LeaseLost, MessageDone, MessageRedelivered):
             raise
@@ -176,7 +171,7 @@ class IngestWorker:
             if (seconds := delay_after(error)) is not None:
                 await self._release(record, key, part)
                 # A new message, because a changed visibility would count as a delivery.
-                await self._store.jobs.send_body(WorkKind.FILES, self._delivery.body, delay=seconds)
+                await self.store.jobs.send_body(WorkKind.FILES, self.delivery.body, delay=seconds)
                 raise MessageDone(keeps_place=True) from error
             is_temporary = isinstance(error, _TEMPORARY)
             with suppress(StorageUnavailable) if is_temporary else nullcontext():
@@ -192,13 +187,13 @@ class IngestWorker:
 
         Retrying here is faster than leaving it to the queue, which hides the message for the maximum lifetime of a worker.
         """
-        for pause in self._settings.retry_pause_seconds:
+        for pause in self.settings.retry_pause_seconds:
             try:
                 return await attempt()
             except LeaseLost:
                 raise
             except _RETRIED as error:
-                if self._deadline.remaining() < pause + LAST_SECONDS:
+                if self.deadline.remaining() < pause + LAST_SECONDS:
                     raise
                 _log_trouble(record, error)
             await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 (jitter)
@@ -213,8 +208,8 @@ class IngestWorker:
         if is_temporary:
             _log_trouble(record, error)
         await self._release(record, key, part)
-        if self._delivery.last or not is_temporary:
-            await end_failed(self._store, record, _upload_error(error), is_temporary=is_temporary, part=part)
+        if self.delivery.last or not is_temporary:
+            await end_failed(self.store, record, _upload_error(error), is_temporary=is_temporary, part=part)
 
     async def _release(self, record: UploadRecord, key: Key, part: int | None) -> None:
         """Release the lease. Set the status to queued if no other worker can be working on the upload.
@@ -223,11 +218,11 @@ class IngestWorker:
             LeaseLost: another worker has the lease.
         """
         if part is None:
-            await self._lease.release(self._store, key, status=Status.QUEUED)
+            await self._lease.release(self.store, key, status=Status.QUEUED)
         else:
-            await self._lease.release(self._store, key)
+            await self._lease.release(self.store, key)
             if record.parts == 1:
-                await set_status(self._store, record, Status.QUEUED)
+                await set_status(self.store, record, Status.QUEUED)
 
 
 def _log_trouble(record: UploadRecord, error: _Failure) -> None:

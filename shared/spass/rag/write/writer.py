@@ -13,7 +13,7 @@ from spass.calls.scope import Scope
 from spass.core.ids import DocumentId, IndexId, new_id
 from spass.core.time import now, timestamp
 from spass.rag.index.cache import ObjectCache
-from spass.rag.index.documents import DocumentPatch, NewDocument, check_limits, check_patch, metadata_json
+from spass.rag.index.documents import DocumentPatch, NewDocument, check_limits, check_sizes, metadata_json
 from spass.rag.index.embedding import Embedder
 from spass.rag.index.ids import IdRow
 from spass.rag.index.locations import (
@@ -280,7 +280,7 @@ class Writer:
             EmbeddingModelMismatch: the patch changes the text, and the index was built with another model or dimension.
             IndexChanged: ``if_match`` does not hold.
         """
-        check_patch(patch)
+        check_sizes(patch.text, patch.metadata)
         upsert = Upsert()
         new_vector: Vectors | None = None
 

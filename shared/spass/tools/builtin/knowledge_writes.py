@@ -12,7 +12,7 @@ from spass.core.ids import DocumentId, IndexId
 from spass.core.json import dump_canonical
 from spass.core.messages import Json
 from spass.rag.index.catalog import describe_index
-from spass.rag.index.documents import MAX_DOCUMENTS, MAX_TEXT_BYTES, DocumentPatch, NewDocument, Text, check_limits, check_patch
+from spass.rag.index.documents import MAX_DOCUMENTS, MAX_TEXT_BYTES, DocumentPatch, NewDocument, Text, check_limits, check_sizes
 from spass.rag.index.precondition import IfMatch, View, existing_ids, one_document, whole_index
 from spass.tools.base import Rag
 from spass.tools.builtin.knowledge import DocumentIdField, IndexIdField
@@ -157,7 +157,7 @@ class RagDocPatch(DocumentTool):
 
     async def preview(self, scope: Scope, rag: Rag, /) -> Mapping[str, Json]:
         patch = self.patch
-        check_patch(patch)
+        check_sizes(patch.text, patch.metadata)
         stored = await rag.reader.document(scope, self.index, self.document)
         text, metadata = patch.text_after(stored.text), patch.metadata_after(dict(stored.metadata))
         changed_fields: list[Json] = []
