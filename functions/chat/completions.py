@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spass.agents.render.chunks import replay_chunks
-from spass.completions.answer_builder import AnswerBuilder
+from spass.completions.answer import AnswerBuilder
 from spass.completions.chat_request import ChatCompletionRequest
 from spass.completions.responses import ChatCompletion
 from spass.web.caller import AUGMENT_HEADER, parse_augment

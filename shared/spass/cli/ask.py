@@ -1,4 +1,4 @@
-"""`spass ask`: one question, one answer."""
+"""`spass ask`: one question, one answer. `spass job`: a task for an agent in the form of a job card."""
 
 import argparse
 import json
@@ -43,3 +43,23 @@ def ask(client: Spass, options: argparse.Namespace) -> None:
     for result in answer.get("tool_results") or ():
         note_result(str(result.get("tool_name")), result.get("content"), result.get("duration_ms"))
     write(answer["content"] + "\n")
+
+
+def job(client: Spass, options: argparse.Namespace) -> None:
+    """Send the card and print the answer as it arrives.
+
+    Raises:
+        UsageError: the task cannot be read.
+        SpassApiError, SpassUnreachable: there is no answer.
+    """
+    task = read_text(options.text, "task")
+    events = client.job_card(
+        options.agent,
+        options.title,
+        task,
+        files=options.file,
+        acceptance=options.acceptance,
+        model=options.model,
+        workspace=options.workspace,
+    )
+    StreamPrinter().print_all(events)

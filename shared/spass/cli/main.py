@@ -75,28 +75,24 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _dispatch(options: argparse.Namespace, client: "Spass") -> int:
-    if options.command == "ask":
-        from spass.cli.ask import ask
+    """Run the command. Import what it alone uses."""
+    match options.command:
+        case "ask" | "job":
+            from spass.cli.ask import ask, job
 
-        ask(client, options)
-        return OK
-    if options.command == "chat":
-        from spass.cli.chat import chat
+            (ask if options.command == "ask" else job)(client, options)
+        case "chat":
+            from spass.cli.chat import chat
 
-        return ERROR_ANSWER if chat(client, options.agent, report) else OK
-    if options.command == "job":
-        from spass.cli.job import job
+            return ERROR_ANSWER if chat(client, options.agent, report) else OK
+        case "managed":
+            from spass.cli.managed import managed
 
-        job(client, options)
-        return OK
-    if options.command == "managed":
-        from spass.cli.managed import managed
+            managed(client, options)
+        case listing:
+            from spass.cli.listing import LISTINGS
 
-        managed(client, options)
-        return OK
-    from spass.cli.listing import LISTINGS
-
-    LISTINGS[options.command](client)
+            LISTINGS[listing](client)
     return OK
 
 

@@ -38,10 +38,7 @@ def _create(client: Spass, options: argparse.Namespace) -> None:
         params=dict(options.param) or None,
         schedule={name: value for name, value in schedule.items() if value is not None} or None,
     )
-    if options.json:
-        _print_json(agent)
-    else:
-        write(f"{agent['id']}\n")
+    _print_new(options, agent)
 
 
 def _list(client: Spass, options: argparse.Namespace) -> None:
@@ -77,11 +74,7 @@ def _send(client: Spass, options: argparse.Namespace) -> None:
         _send_and_stream(client, options, content)
     else:
         message = client.managed.send(options.id, content)
-        if options.json:
-            _print_json(message)
-        else:
-            write(f"{message['id']}\n")
-            note(f"The message waits for the next run. Start one: spass managed run {options.id}")
+        _print_new(options, message, f"The message waits for the next run. Start one: spass managed run {options.id}")
 
 
 def _send_and_stream(client: Spass, options: argparse.Namespace, content: str) -> None:
@@ -104,11 +97,7 @@ def _send_and_stream(client: Spass, options: argparse.Namespace, content: str) -
 
 def _run(client: Spass, options: argparse.Namespace) -> None:
     run = client.managed.run(options.id, None if options.input is None else read_text(options.input, "input"))
-    if options.json:
-        _print_json(run)
-    else:
-        write(f"{run['id']}\n")
-        note(f"The answer will be in the mailbox: spass managed messages {options.id}")
+    _print_new(options, run, f"The answer will be in the mailbox: spass managed messages {options.id}")
 
 
 def _messages(client: Spass, options: argparse.Namespace) -> None:
@@ -138,6 +127,16 @@ _ACTIONS: Final[Mapping[str, Callable[[Spass, argparse.Namespace], None]]] = {
     "messages": _messages,
     "delete": _delete,
 }
+
+
+def _print_new(options: argparse.Namespace, created: JsonObject, advice: str | None = None) -> None:
+    """Write the id of what was created, and what to do next; with ``--json``, the whole answer."""
+    if options.json:
+        _print_json(created)
+        return
+    write(f"{created['id']}\n")
+    if advice is not None:
+        note(advice)
 
 
 def _print_json(value: JsonObject) -> None:

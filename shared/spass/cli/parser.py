@@ -187,26 +187,23 @@ def _add_managed(managed: argparse.ArgumentParser) -> None:
     create.add_argument("--timezone", metavar="ZONE", help="the time zone of the schedule (default: UTC)")
     create.add_argument("--input", metavar="TEXT", help="the input of each scheduled run")
     _add_action(actions, "list", "list your managed agents, newest first", "\nexample:\n  spass managed list\n")
-    send = _add_action(actions, "send", "send a message to a managed agent", _SEND_EXAMPLES)
-    send.add_argument("id", metavar="ID", help="the agent's id (agt_…), as `spass managed list` shows it")
+    send = _add_action(actions, "send", "send a message to a managed agent", _SEND_EXAMPLES, of_agent=True)
     send.add_argument("--stream", action="store_true", help="run the agent at once and print its answer as it arrives")
     send.add_argument("text", metavar="TEXT|-", help="the message; - reads it from standard input")
-    run = _add_action(actions, "run", "run a managed agent in the background", _RUN_EXAMPLES)
-    run.add_argument("id", metavar="ID", help="the agent's id (agt_…), as `spass managed list` shows it")
+    run = _add_action(actions, "run", "run a managed agent in the background", _RUN_EXAMPLES, of_agent=True)
     run.add_argument("--input", metavar="TEXT|-", help="text that follows the waiting messages; - reads it from standard input")
-    messages = _add_action(actions, "messages", "show the mailbox of a managed agent, oldest first", _MESSAGES_EXAMPLES)
-    messages.add_argument("id", metavar="ID", help="the agent's id (agt_…), as `spass managed list` shows it")
-    delete = _add_action(
-        actions, "delete", "delete a managed agent and all that belongs to it", "\nexample:\n  spass managed delete agt_…\n"
-    )
-    delete.add_argument("id", metavar="ID", help="the agent's id (agt_…), as `spass managed list` shows it")
+    _add_action(actions, "messages", "show the mailbox of a managed agent, oldest first", _MESSAGES_EXAMPLES, of_agent=True)
+    example = "\nexample:\n  spass managed delete agt_…\n"
+    _add_action(actions, "delete", "delete a managed agent and all that belongs to it", example, of_agent=True)
 
 
 def _add_action(
-    actions: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, text: str, epilog: str
+    actions: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, text: str, epilog: str, *, of_agent: bool = False
 ) -> argparse.ArgumentParser:
     action = _add_command(actions, name, text, epilog)
     action.add_argument("--json", action="store_true", help="print the gateway's answer as JSON; of a list, one entry in a line")
+    if of_agent:
+        action.add_argument("id", metavar="ID", help="the agent's id (agt_…), as `spass managed list` shows it")
     return action
 
 

@@ -1,12 +1,12 @@
 """Print the events of a stream."""
 
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from spass.cli.hidden_text import mark_hidden
 from spass.cli.terminal import is_terminal, note, note_lines, write
 
 _MAX_CHARACTERS: Final = 300  # of a tool's arguments or result
@@ -14,6 +14,12 @@ _MAX_DIFF_CHARACTERS: Final = 4000  # of the diff of one file, in a change that 
 _MAX_CODE_CHARACTERS: Final = 4000  # of the code of a call, or of what it printed
 _CODE: Final = frozenset({"code"})
 _CELL: Final = frozenset({"output", "error", "truncated"})
+# Controls, the ends of lines other than a line feed, characters without a shape, and those that change the direction of text.
+_HIDDEN: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffc\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+_BLANKS: Final = re.compile(r"[^\S\n]{100,}|\t{12,}")
 
 
 class StreamPrinter:
@@ -129,11 +135,18 @@ def _note_approval(approval: Mapping[str, Any]) -> None:
         unread = f"; the preview is cut, so read GET {path}/changes to its end first"
     elif not diffs:
         shown = {name: value for name, value in (("preview", preview), ("arguments", arguments)) if value is not None}
-        note_lines(mark_hidden(json.dumps(shown, ensure_ascii=False, indent=2)))
+        note_lines(_mark_hidden(json.dumps(shown, ensure_ascii=False, indent=2)))
         unread = "" if len(shown) == 2 else f"; it is shown in part, so read GET {path} first"
     if diffs and isinstance(preview, Mapping) and (why := preview.get("why")):
-        note(mark_hidden(f"[{why}]"))
+        note(_mark_hidden(f"[{why}]"))
     note(f"[{approval.get('id')} waits: approve or deny it, as the same user, with POST {path}{unread}]")
+
+
+def _mark_hidden(text: str) -> str:
+    """Return ``text`` with hidden characters written as e.g. ``⟨U+202E⟩``, and long runs of blanks as e.g. ``⟨400 blanks⟩``,
+    as the page does (``ui/visible.js``)."""
+    marked = _HIDDEN.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", text)
+    return _BLANKS.sub(lambda match: f"⟨{len(match[0])} blanks⟩", marked)
 
 
 def _diffs(rich: object) -> list[Mapping[str, Any]]:
@@ -143,8 +156,8 @@ def _diffs(rich: object) -> list[Mapping[str, Any]]:
 def _note_diffs(diffs: Iterable[Mapping[str, Any]], limit: int | None) -> None:
     """Write a line about each file that changes, also if its diff is empty, and at most ``limit`` characters of each diff."""
     for diff in diffs:
-        note(mark_hidden(f"{diff.get('path')} {diff.get('status')} +{diff.get('added')} -{diff.get('removed')}"))
-        if unified := mark_hidden(str(diff.get("unified") or "")):
+        note(_mark_hidden(f"{diff.get('path')} {diff.get('status')} +{diff.get('added')} -{diff.get('removed')}"))
+        if unified := _mark_hidden(str(diff.get("unified") or "")):
             note_lines(unified if limit is None else _shorten(unified, limit))
 
 

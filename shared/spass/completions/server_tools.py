@@ -11,7 +11,7 @@ from spass.agents.kinds.base import AgentContext
 from spass.agents.kinds.server_tools import ServerToolsAgent
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
-from spass.completions.one_answer import all_texts
+from spass.completions.answer import all_texts
 from spass.core.events import Event
 from spass.core.messages import ToolSpec
 from spass.models.types import ChatRequest

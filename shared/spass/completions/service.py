@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from spass.agents.render.chunks import Chunk, ChunkWriter
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
-from spass.completions.answer_builder import AnswerBuilder
+from spass.completions.answer import AnswerBuilder, pipeline_events
 from spass.completions.augment import ALL_AUGMENTATIONS, Augment, add_tenant_messages
 from spass.completions.chat_request import MAX_TOOLS, ChatCompletionRequest
 from spass.completions.embeddings import EmbeddingsRequest, check_count, check_dimensions, embeddings_response
-from spass.completions.pipeline_events import pipeline_events
 from spass.completions.responses import ChatCompletion, EmbeddingList
 from spass.core.events import Event
 from spass.core.ids import AGENT_MODEL_PREFIX

@@ -4,24 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never, cast
 
+from spass.core import events
 from spass.core.cost import Cost, cost_json
-from spass.core.events import (
-    Event,
-    Failed,
-    InferenceFinished,
-    InferenceStarted,
-    MessageWritten,
-    Nested,
-    RefusalDelta,
-    ResultRecorded,
-    Status,
-    Token,
-    ToolCallFinished,
-    ToolCallStarted,
-    ToolProgress,
-    TurnFinished,
-    TurnStarted,
-)
 from spass.core.messages import FinishReason, Json, TokenUsage, ToolCallDelta
 
 Chunk: TypeAlias = dict[str, Json]
@@ -50,26 +34,28 @@ class ChunkWriter:
         self._include_usage = include_usage
         self._started = False
 
-    def write(self, event: Event) -> Iterator[Chunk]:
+    def write(self, event: events.Event) -> Iterator[Chunk]:
         """Yield the chunks of one event. Most events have none: a client sees only text, refusals and calls of its own tools.
         An empty token begins the answer."""
         match event:
-            case Token(text=text):
+            case events.Token(text=text):
                 yield from self._begin("")
                 if text:
                     yield self._chunk({"content": text})
-            case RefusalDelta(text=text):
+            case events.RefusalDelta(text=text):
                 yield from self._begin(None)
                 yield self._chunk({"refusal": text})
             case ToolCallDelta():
                 yield from self._begin(None)
                 yield self._chunk({"tool_calls": [_render_call(event)]})
-            case TurnFinished():
+            case events.TurnFinished():
                 yield from self._begin("")
                 yield from self._end(event)
-            case TurnStarted() | InferenceStarted() | InferenceFinished() | MessageWritten() | ResultRecorded() | Status():
+            case events.TurnStarted() | events.InferenceStarted() | events.InferenceFinished() | events.MessageWritten():
                 pass
-            case ToolCallStarted() | ToolProgress() | ToolCallFinished() | Nested() | Failed():
+            case events.ResultRecorded() | events.Status() | events.ToolCallStarted() | events.ToolProgress():
+                pass
+            case events.ToolCallFinished() | events.Nested() | events.Failed():
                 pass
             case _:
                 assert_never(event)
@@ -79,7 +65,7 @@ class ChunkWriter:
             self._started = True
             yield self._chunk({"role": "assistant", "content": content, "refusal": None})
 
-    def _end(self, finished: TurnFinished) -> Iterator[Chunk]:
+    def _end(self, finished: events.TurnFinished) -> Iterator[Chunk]:
         last = self._chunk({}, finished.finish_reason)
         if self._include_usage:
             yield last

@@ -9,24 +9,8 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, assert_never
 
 from spass.agents.responses import Reply, ask_metadata
+from spass.core import events
 from spass.core.cost import cost_json
-from spass.core.events import (
-    Event,
-    Failed,
-    InferenceFinished,
-    InferenceStarted,
-    MessageWritten,
-    Nested,
-    RefusalDelta,
-    ResultRecorded,
-    Status,
-    Token,
-    ToolCallFinished,
-    ToolCallStarted,
-    ToolProgress,
-    TurnFinished,
-    TurnStarted,
-)
 from spass.core.ids import RequestId, SessionId
 from spass.core.messages import FinishReason, Json, ToolCall, ToolCallDelta
 from spass.core.run_result import RunResult, ToolRecord
@@ -81,30 +65,37 @@ class EventWriter:
         self._calls = 0  # of the agent's last message
         self._started = 0  # calls among them that have started
 
-    def write(self, item: Event | RunResult) -> Iterator[StreamEvent]:
+    def write(self, item: events.Event | RunResult) -> Iterator[StreamEvent]:
         """Yield the events of the stream for one event of the run, or for its outcome, which ends the stream."""
         match item:
-            case Token():
+            case events.Token():
                 for piece in split_token(item.text):
                     yield {"type": "token", "content": piece, "step": item.step}
-            case TurnStarted():
+            case events.TurnStarted():
                 yield self._planning(self._request_id, self._session_id, _PLANNING.format(self._agent))
-            case InferenceFinished(message=message) | MessageWritten(message=message):
+            case events.InferenceFinished(message=message) | events.MessageWritten(message=message):
                 self._calls, self._started = len(message.tool_calls), 0
-            case ToolCallStarted(call=call):
+            case events.ToolCallStarted(call=call):
                 self._started += 1
                 yield _started_call(call, _calling_detail(self._agent, call.name, self._started, self._calls))
-            case ToolProgress():
+            case events.ToolProgress():
                 yield _progress(item)
-            case ToolCallFinished(outcome=outcome):
+            case events.ToolCallFinished(outcome=outcome):
                 yield from _finished_call(ToolRecord.of(outcome))
-            case Nested():
+            case events.Nested():
                 yield from _nested(item)
-            case Status(detail=detail):
+            case events.Status(detail=detail):
                 yield _status("executing", detail)
             case RunResult():
                 yield from self._end(item)
-            case InferenceStarted() | RefusalDelta() | ToolCallDelta() | ResultRecorded() | TurnFinished() | Failed():
+            case (
+                events.InferenceStarted()
+                | events.RefusalDelta()
+                | ToolCallDelta()
+                | events.ResultRecorded()
+                | events.TurnFinished()
+                | events.Failed()
+            ):
                 pass
             case _:
                 assert_never(item)
@@ -120,7 +111,7 @@ class EventWriter:
         yield self._planning(outcome.run.request_id, session, _PLANNING.format(outcome.run.agent))
         for tool in outcome.tools:
             yield from _finished_call(tool)
-        yield from self.write(Token(outcome.content, max(1, outcome.turns)))
+        yield from self.write(events.Token(outcome.content, max(1, outcome.turns)))
         yield from self._end(outcome)
 
     def fail(self, error: Mapping[str, Json]) -> Iterator[StreamEvent]:
@@ -156,21 +147,21 @@ def _status(status: Literal["planning", "executing", "complete", "error"], detai
     return {"type": "status_update", "status": status, "detail": detail}
 
 
-def _progress(event: ToolProgress) -> StreamEvent:
+def _progress(event: events.ToolProgress) -> StreamEvent:
     """Return the event of the progress that a tool reports."""
     detail = _shorten(event.detail, _MAX_PROGRESS)
     return {**_status("executing", detail), "tool_call_id": event.call_id, "progress": event.detail}
 
 
-def _nested(nested: Nested) -> Iterator[StreamEvent]:
+def _nested(nested: events.Nested) -> Iterator[StreamEvent]:
     """Yield the events of work within a call."""
     agent, parent_id = nested.agent, nested.parent_id
     match nested.event:
-        case ToolCallStarted(call=call):
+        case events.ToolCallStarted(call=call):
             yield _started_call(call, _calling_detail(agent, call.name), agent, parent_id)
-        case ToolProgress():
+        case events.ToolProgress():
             yield _progress(nested.event)
-        case ToolCallFinished(outcome=outcome):
+        case events.ToolCallFinished(outcome=outcome):
             yield from _finished_call(ToolRecord.of(outcome), agent, parent_id)
         case _:
             assert_never(nested.event)

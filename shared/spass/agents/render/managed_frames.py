@@ -11,24 +11,8 @@ from typing import Final, assert_never
 
 from spass.agents.render.chunks import AnswerHead
 from spass.agents.render.events import StreamName, split_token
+from spass.core import events
 from spass.core.cost import cost_json
-from spass.core.events import (
-    Event,
-    Failed,
-    InferenceFinished,
-    InferenceStarted,
-    MessageWritten,
-    Nested,
-    RefusalDelta,
-    ResultRecorded,
-    Status,
-    Token,
-    ToolCallFinished,
-    ToolCallStarted,
-    ToolProgress,
-    TurnFinished,
-    TurnStarted,
-)
 from spass.core.ids import RequestId, SessionId
 from spass.core.json import dump_line
 from spass.core.messages import FinishReason, Json, ToolCall, ToolCallDelta
@@ -69,14 +53,14 @@ class ManagedFrames:
         before, mark, after = dump_line(self._chunk({"content": ""})).partition('"content":"')
         self._before_text, self._after_text = before + mark, after
 
-    def write(self, event: Event) -> Sequence[Frame]:
+    def write(self, event: events.Event) -> Sequence[Frame]:
         """Return the frames of one event of the run. Most events have none."""
         match event:
-            case Token(text=text):
+            case events.Token(text=text):
                 return [self._token(piece) for piece in split_token(text)] if text else ()
-            case InferenceFinished(message=message) | MessageWritten(message=message):
+            case events.InferenceFinished(message=message) | events.MessageWritten(message=message):
                 return [*_render_calls(message.tool_calls)]
-            case ToolCallFinished(outcome=outcome):
+            case events.ToolCallFinished(outcome=outcome):
                 result: Json = {
                     "tool_name": outcome.call.name,
                     "output": outcome.message.content,
@@ -84,9 +68,11 @@ class ManagedFrames:
                     "success": outcome.ok,
                 }
                 return [json_frame(result, "tool_result")]
-            case TurnStarted() | InferenceStarted() | RefusalDelta() | ToolCallDelta() | ToolCallStarted() | ToolProgress():
+            case events.TurnStarted() | events.InferenceStarted() | events.RefusalDelta() | ToolCallDelta():
                 return ()
-            case Nested() | ResultRecorded() | Status() | TurnFinished() | Failed():
+            case events.ToolCallStarted() | events.ToolProgress() | events.Nested() | events.ResultRecorded() | events.Status():
+                return ()
+            case events.TurnFinished() | events.Failed():
                 return ()
             case _:
                 assert_never(event)

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.agents.render.chunks import AnswerHead, Chunk, ChunkWriter, replay_chunks
-from spass.completions.answer_builder import AnswerBuilder
-from spass.completions.pipeline_events import pipeline_events
+from spass.completions.answer import AnswerBuilder, pipeline_events
 from spass.completions.responses import ChatCompletion
 from spass.core.cost import Cost, CostSource, CostTally
 from spass.core.events import Event, TurnFinished

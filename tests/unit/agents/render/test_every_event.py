@@ -8,7 +8,7 @@ import pytest
 from spass.agents.render.chunks import AnswerHead, ChunkWriter
 from spass.agents.render.events import EventWriter
 from spass.agents.render.managed_frames import ManagedFrames
-from spass.completions.answer_builder import AnswerBuilder
+from spass.completions.answer import AnswerBuilder
 from spass.core.effects import ToolOutcome
 from spass.core.errors import UpstreamError
 from spass.core.events import (

@@ -4,8 +4,7 @@ from collections.abc import AsyncGenerator, Callable
 
 import pytest
 
-from spass.completions.answer_builder import AnswerBuilder
-from spass.completions.one_answer import all_texts, last_text
+from spass.completions.answer import AnswerBuilder, all_texts, last_text
 from spass.core.events import Event, Token, TurnFinished, TurnStarted
 from spass.core.messages import FinishReason
 
