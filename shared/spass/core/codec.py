@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from enum import Enum
 from functools import cache
+from itertools import count, repeat
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -270,7 +271,7 @@ def _tuple_decoder(member: Decoder) -> Decoder:
     def decode(value: object) -> object:
         if not isinstance(value, list | tuple):
             raise WrongValue
-        return tuple(_each(member, enumerate(value)))
+        return tuple(_each(count(), repeat(member), value))
 
     return decode
 
@@ -285,13 +286,7 @@ def _list_decoder(annotation: Any, optional: int) -> Decoder:  # noqa: ANN401 (a
             return None
         if not isinstance(value, list | tuple) or not len(decoders) - optional <= len(value) <= len(decoders):
             raise WrongValue
-        members, number = [], 0
-        try:
-            for number, member in enumerate(value):
-                members.append(decoders[number](member))
-        except WrongValue as error:
-            raise error.inside(f"[{number}]") from None
-        return kind(*members)
+        return kind(*_each(count(), decoders, value))
 
     return decode
 
@@ -300,18 +295,18 @@ def _mapping_decoder(member: Decoder) -> Decoder:
     def decode(value: object) -> object:
         if not isinstance(value, dict):
             raise WrongValue
-        return dict(zip(value, _each(member, value.items(), "."), strict=True))
+        return dict(zip(value, _each(value, repeat(member), value.values(), ".{}"), strict=True))
 
     return decode
 
 
-def _each(member: Decoder, values: Iterable[tuple[Any, Any]], dot: str = "") -> list[object]:
+def _each(names: Iterable[object], decoders: Iterable[Decoder], values: Iterable[Any], path: str = "[{}]") -> list[object]:
     found = []
-    for name, value in values:
+    for name, decode, value in zip(names, decoders, values, strict=False):
         try:
-            found.append(member(value))
+            found.append(decode(value))
         except WrongValue as error:
-            raise error.inside(f".{name}" if dot else f"[{name}]") from None
+            raise error.inside(path.format(name)) from None
     return found
 
 
@@ -333,15 +328,10 @@ def _message_decoder(kind: type) -> Decoder:
             raise WrongValue
         if unknown := value.keys() - decoders.keys() - {_TYPE}:
             raise WrongValue(f"has the unknown field {min(unknown)!r}")
-        members = [(name, member) for name, member in value.items() if name != _TYPE]
-        given: dict[str, Any] = {}
-        for name, member in members:
-            try:
-                given[name] = decoders[name](member)
-            except WrongValue as error:
-                raise error.inside(f".{name}") from None
+        given = {name: member for name, member in value.items() if name != _TYPE}
+        members = _each(given, map(decoders.__getitem__, given), given.values(), ".{}")
         try:
-            return kind(**given)
+            return kind(**dict(zip(given, members, strict=True)))
         except TypeError:
             raise WrongValue(f"lacks a field of {kind.__name__}") from None
 

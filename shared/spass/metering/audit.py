@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
+from spass.core.codec import encode_record
 from spass.core.cost import NO_COST, Cost, decimal_text
 from spass.core.errors import InternalError, SpassError, StorageUnavailable
 from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
@@ -103,7 +104,6 @@ class ShardChooser:
 
 
 _shards: Final = ShardChooser()
-_PLAIN_FIELDS: Final = [name for name in AuditRecord.__dataclass_fields__ if name not in ("usage", "usage_estimated", "cost")]
 
 
 async def record_call(store: TenantStore, record: AuditRecord) -> None:
@@ -146,15 +146,14 @@ async def _queue_record(store: TenantStore, record: Mapping[str, str | int]) -> 
 
 def attributes(record: AuditRecord) -> dict[str, str | int]:
     """Return the attributes of the record's item. Empty fields are omitted, and money is text."""
-    values: dict[str, str | int | None] = {name: getattr(record, name) for name in _PLAIN_FIELDS}
-    values["attempts"] = record.attempts or None
-    if record.kind is not CallKind.TOOL:
-        values |= {
-            "prompt_tokens": record.usage.prompt_tokens,
-            "completion_tokens": record.usage.completion_tokens,
-            "usage_estimated": record.usage_estimated or None,
-            "cost_usd": decimal_text(record.cost.usd),
-            "cost_eur": decimal_text(record.cost.eur),
-            "cost_source": record.cost.source.value,
-        }
-    return {name: value for name, value in values.items() if value is not None}
+    stored = encode_record(record, without=("usage", "usage_estimated", "cost", *(() if record.attempts else ("attempts",))))
+    if record.kind is CallKind.TOOL:
+        return stored
+    return stored | {
+        "prompt_tokens": record.usage.prompt_tokens,
+        "completion_tokens": record.usage.completion_tokens,
+        **({"usage_estimated": True} if record.usage_estimated else {}),
+        "cost_usd": decimal_text(record.cost.usd),
+        "cost_eur": decimal_text(record.cost.eur),
+        "cost_source": record.cost.source.value,
+    }

@@ -1,20 +1,14 @@
-"""Order the backends of a model for one request."""
+"""Order the backends of a model for one request. A router creates one strategy."""
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from spass.tenancy.config import BackendConfig
 
 LoadOf: TypeAlias = Callable[[BackendConfig], Awaitable[float]]
 """Return the calls in flight at a backend divided by its concurrency limit (0.0 to 1.0)."""
-
-
-class Strategy(Protocol):
-    """Order the backends of one request. A router creates one strategy."""
-
-    async def order(self, backends: Sequence[BackendConfig], load_of: LoadOf, /) -> list[BackendConfig]: ...
 
 
 class Failover:
@@ -39,21 +33,18 @@ class RoundRobin:
         return [*backends[turn:], *backends[:turn]]
 
 
-class LeastLoaded:
+class LeastLoaded(RoundRobin):
     """Put the backend with the lowest load first. Backends with the same load take turns."""
-
-    def __init__(self) -> None:
-        self._round_robin = RoundRobin()
 
     async def order(self, backends: Sequence[BackendConfig], load_of: LoadOf, /) -> list[BackendConfig]:
         if len(backends) < 2:
             return list(backends)
         loads = await asyncio.gather(*map(load_of, backends))
         load_by_name = {backend.name: load for backend, load in zip(backends, loads, strict=True)}
-        return sorted(await self._round_robin.order(backends, load_of), key=lambda backend: load_by_name[backend.name])
+        return sorted(await super().order(backends, load_of), key=lambda backend: load_by_name[backend.name])
 
 
-STRATEGIES: Final[dict[str, type[Strategy]]] = {
+STRATEGIES: Final[dict[str, type[Failover | RoundRobin]]] = {
     "failover": Failover,
     "round-robin": RoundRobin,
     "least-loaded": LeastLoaded,

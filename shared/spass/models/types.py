@@ -195,14 +195,6 @@ class _PartialCall:
         return ToolCall(self.id or self.default_id, self.name, "".join(self.arguments))
 
 
-def collect_deltas(deltas: Iterable[ChatDelta]) -> ChatReply:
-    """Join the deltas of a finished stream into a reply."""
-    builder = ReplyBuilder()
-    for delta in deltas:
-        builder.add(delta)
-    return builder.reply
-
-
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
     """Texts to embed. ``dimensions`` is the vector length that the catalogue states for the model; some providers need it."""

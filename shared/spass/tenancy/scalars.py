@@ -15,11 +15,13 @@ ANY_MODEL: Final = "*"
 """The entry of a token's ``allowed_models`` that allows every model."""
 
 
-def _check_variable(value: str) -> str:
-    # The message does not repeat the value: it may be a pasted key.
-    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):
-        raise ValueError("must be the name of an environment variable such as OPENAI_API_KEY, not the key itself")
-    return value
+def _match(pattern: str, message: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(message)  # without the value, which may be a pasted key
+        return value
+
+    return AfterValidator(check)
 
 
 def _check_sha256(value: str) -> str:
@@ -59,12 +61,6 @@ def _check_day(value: object) -> object:
     return value
 
 
-def _check_tenant_id(value: str) -> str:
-    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", value):
-        raise ValueError("must be 1 to 63 characters of a-z, 0-9 and -, and must not begin with -")
-    return value
-
-
 def _check_model_name(value: str) -> str:
     if value.startswith(AGENT_MODEL_PREFIX):
         raise ValueError(
@@ -76,11 +72,16 @@ def _check_model_name(value: str) -> str:
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 CatalogueName = Annotated[Name, AfterValidator(_check_model_name)]
-EnvironmentVariable = Annotated[str, AfterValidator(_check_variable)]
+EnvironmentVariable = Annotated[
+    str,
+    _match(r"[A-Z_][A-Z0-9_]*", "must be the name of an environment variable such as OPENAI_API_KEY, not the key itself"),
+]
 Sha256 = Annotated[str, AfterValidator(_check_sha256)]
 AbsoluteFolder = Annotated[Path, BeforeValidator(_check_folder)]
 BaseUrl = Annotated[str, AfterValidator(_check_base_url)]
-TenantName = Annotated[str, AfterValidator(_check_tenant_id)]
+TenantName = Annotated[
+    str, _match(r"[a-z0-9][a-z0-9-]{0,62}", "must be 1 to 63 characters of a-z, 0-9 and -, and must not begin with -")
+]
 Positive = Annotated[int, Field(gt=0, le=10**12, strict=True)]
 Count = Annotated[int, Field(ge=0, strict=True)]
 Seconds = Annotated[float, Field(gt=0, le=900, allow_inf_nan=False)]

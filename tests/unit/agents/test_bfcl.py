@@ -21,12 +21,13 @@ from spass.core.effects import Infer
 from spass.core.events import collect
 from spass.core.json import dump_canonical
 from spass.core.messages import FinishReason, Json, ToolCallDelta
-from spass.models.types import ChatDelta, collect_deltas
+from spass.models.types import ChatDelta
 from spass.tools.base import Tool
 from spass.tools.toolbox import Toolbox
 from spass.tools.toolset import ToolClasses
 from tests.sampling import sampled
 from tests.unit.agents.bfcl import CorpusCall, corpus_calls
+from tests.unit.collected_replies import collect_deltas
 from tests.unit.tools.fakes import scope_for
 
 pytestmark = pytest.mark.anyio

@@ -21,7 +21,7 @@ from spass.limits.shard_state import NoCapacity
 from spass.limits.shared_limit import SharedLimit
 from spass.metering.usage import reset, spending_of_month
 from spass.models.errors import BackendTimeout, BackendUnavailable
-from spass.models.types import ChatDelta, ChatReply, ChatRequest, collect_deltas
+from spass.models.types import ChatDelta, ChatReply, ChatRequest
 from spass.store.table import TenantTable
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.settings import Cascade, EffectiveConfig
@@ -29,6 +29,7 @@ from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.testing.model import ScriptedModel
 from tests.unit.calls.scripted_provider import CONFIG, calls_of, make_scope, scripted_model, vectors_of
+from tests.unit.collected_replies import collect_deltas
 
 pytestmark = pytest.mark.anyio
 

@@ -20,10 +20,11 @@ from spass.core.errors import (
 )
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCallDelta
 from spass.models.errors import BackendBadRequest, BackendTimeout, BackendUnavailable
-from spass.models.types import ChatDelta, ChatReply, ChatRequest, collect_deltas
+from spass.models.types import ChatDelta, ChatReply, ChatRequest
 from spass.store.tenant_store import TenantStore
 from spass.testing.model import ScriptedModel, in_turn
 from tests.unit.calls.scripted_provider import CONFIG, at_depth, audit_of, calls_of, make_scope, scripted_model
+from tests.unit.collected_replies import collect_deltas
 
 pytestmark = pytest.mark.anyio
 

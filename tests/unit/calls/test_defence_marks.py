@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from spass.calls.datamark import NOTE, remove_marks
 from spass.calls.defence import SanitizedRequest, sanitize_request
 from spass.core.messages import FinishReason, Image, Message, Role, ToolCall, ToolCallDelta
-from spass.models.types import ChatDelta, ChatRequest, collect_deltas
+from spass.models.types import ChatDelta, ChatRequest
+from tests.unit.collected_replies import collect_deltas
 
 SYSTEM = Message(Role.SYSTEM, "Answer.")
 CONVERSATION = (Message(Role.USER, "Well?"), Message(Role.ASSISTANT, "", (ToolCall("c1", "look", '{"a": 1}'),)))

@@ -13,7 +13,7 @@ from spass.core.errors import UpstreamError
 from spass.core.messages import FinishReason, Json, Message, Role, ToolCall
 from spass.models.errors import BackendUnavailable
 from spass.models.router import Router
-from spass.models.types import CallContext, ChatDelta, ChatReply, ChatRequest, Provider, collect_deltas
+from spass.models.types import CallContext, ChatDelta, ChatReply, ChatRequest, Provider
 from spass.redaction.text import REDACTED
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.config import GatewayConfig
@@ -21,6 +21,7 @@ from spass.tenancy.settings import Cascade
 from tests.unit.aws.eventstreams import event
 from tests.unit.calls.planted_secrets import BY_FORMAT
 from tests.unit.calls.scripted_provider import CONFIG, audit_of, calls_of, make_scope, scripted_model
+from tests.unit.collected_replies import collect_deltas
 from tests.unit.models.scripted_upstream import KEY, QUESTION, WEATHER, Upstream, json_answer, provider_at, text
 from tests.unit.models.wire_forms import USAGE, WireForm, WireScript, in_anthropic_form, in_ollama_form, in_openai_form
 

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from spass.calls.reply_redaction import ReplyRedactor, build_redactor
 from spass.core.errors import UpstreamRejected
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.models.types import ChatDelta, ChatReply, collect_deltas
+from spass.models.types import ChatDelta, ChatReply
 from spass.redaction.redactor import Redactor
 from spass.redaction.stream import MAX_HELD_CHARACTERS
 from spass.tenancy.config import GatewayConfig
 from tests.unit.calls.planted_secrets import BY_CONTEXT, PROVIDER_KEY, SECRETS, TOKEN, identifying_parts, set_credentials
+from tests.unit.collected_replies import collect_deltas
 
 CONFIG = GatewayConfig.model_validate(
     {

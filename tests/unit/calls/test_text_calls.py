@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from spass.calls.text_calls import MAX_CHARACTERS, TextCallReader, text_call_reader
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCallDelta, ToolSpec
-from spass.models.types import ChatDelta, ChatReply, ChatRequest, NamedTool, ToolChoice, collect_deltas
+from spass.models.types import ChatDelta, ChatReply, ChatRequest, NamedTool, ToolChoice
 from spass.tenancy.config import ModelConfig
+from tests.unit.collected_replies import collect_deltas
 
 NAMES = ("add", "weather")
 ADD = '{"name": "add", "parameters": {"a": 1, "b": [2, {"c": "}]\\""}]}}'

@@ -14,8 +14,9 @@ from spass.models.providers.anthropic import Anthropic
 from spass.models.providers.bedrock import Bedrock
 from spass.models.providers.ollama import Ollama
 from spass.models.providers.openai_compatible import OpenAi, Xai
-from spass.models.types import CallContext, ChatDelta, ChatReply, ChatRequest, Provider, collect_deltas
+from spass.models.types import CallContext, ChatDelta, ChatReply, ChatRequest, Provider
 from spass.tenancy.config import BackendConfig
+from tests.unit.collected_replies import collect_deltas
 
 KEY = "test-key-1234567890"
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.core.messages import FinishReason, Role, TokenUsage, ToolCall, ToolCallDelta
-from spass.models.types import MAX_CALL_ID_CHARACTERS, ChatDelta, EmbeddingReply, ReplyBuilder, collect_deltas, pack_rows
+from spass.models.types import MAX_CALL_ID_CHARACTERS, ChatDelta, EmbeddingReply, ReplyBuilder, pack_rows
+from tests.unit.collected_replies import collect_deltas
 
 
 def test_pieces_of_two_tool_calls_join_by_index() -> None:

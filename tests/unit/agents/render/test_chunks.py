@@ -15,7 +15,8 @@ from spass.completions.responses import ChatCompletion
 from spass.core.cost import Cost, CostSource, CostTally
 from spass.core.events import Event, TurnFinished
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
-from spass.models.types import ChatDelta, collect_deltas
+from spass.models.types import ChatDelta
+from tests.unit.collected_replies import collect_deltas
 from tests.unit.completions.chunk_collector import collect_chunks
 
 COST = Cost(Decimal("0.0000125"), Decimal("0.0000115"), CostSource.CATALOG, 2)

@@ -31,9 +31,10 @@ from spass.models.errors import (
 from spass.models.provider_registry import make_provider
 from spass.models.providers.bedrock import Bedrock
 from spass.models.router import Router
-from spass.models.types import ChatDelta, ChatRequest, NamedTool, Provider, ToolChoice, collect_deltas
+from spass.models.types import ChatDelta, ChatRequest, NamedTool, Provider, ToolChoice
 from spass.tenancy.config import LlmConfig
 from tests.unit.aws.eventstreams import event, exception, frame
+from tests.unit.collected_replies import collect_deltas
 from tests.unit.models.scripted_upstream import (
     CALL,
     KEY,

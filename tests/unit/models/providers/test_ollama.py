@@ -21,7 +21,8 @@ from spass.models.errors import (
     BackendUnavailable,
     BackendUnsupported,
 )
-from spass.models.types import ChatDelta, ChatReply, ChatRequest, EmbeddingRequest, collect_deltas
+from spass.models.types import ChatDelta, ChatReply, ChatRequest, EmbeddingRequest
+from tests.unit.collected_replies import collect_deltas
 from tests.unit.models.scripted_upstream import (
     CALL,
     KEY,

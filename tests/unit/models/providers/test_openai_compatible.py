@@ -34,8 +34,8 @@ from spass.models.types import (
     NamedTool,
     ReplyBuilder,
     ToolChoice,
-    collect_deltas,
 )
+from tests.unit.collected_replies import collect_deltas
 from tests.unit.models.scripted_upstream import (
     CALL,
     KEY,

@@ -22,9 +22,10 @@ from spass.models.errors import (
     BackendUnavailable,
 )
 from spass.models.provider_registry import make_provider
-from spass.models.types import ChatDelta, EmbeddingRequest, Provider, collect_deltas
+from spass.models.types import ChatDelta, EmbeddingRequest, Provider
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
 from tests.unit.aws.eventstreams import event, exception
+from tests.unit.collected_replies import collect_deltas
 from tests.unit.models.scripted_upstream import KEY, backend, context, deltas_of, request
 
 pytestmark = pytest.mark.anyio
