@@ -33,8 +33,8 @@ from spass.core.run_result import AgentRun
 from spass.models.router import Router
 from spass.rag.index.cache import ObjectCache
 from spass.sessions.commit import JoinedWrites
+from spass.sessions.compaction.plan import SummaryRecord
 from spass.sessions.compaction.summary import Summarizer
-from spass.sessions.compaction.summary_record import SummaryRecord
 from spass.sessions.conversation import Conversation
 from spass.sessions.hold import TurnRequest
 from spass.sessions.lineage_search import SessionLineageSearcher

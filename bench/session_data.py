@@ -15,8 +15,7 @@ from spass.core.ids import AgentName, MessageId, SessionId, TenantId, UserId, ne
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Timestamp, timestamp
 from spass.sessions.compaction.commit import commit_compaction
-from spass.sessions.compaction.plan import CompactionPlan, first_kept_seq
-from spass.sessions.compaction.summary_record import Summary
+from spass.sessions.compaction.plan import CompactionPlan, Summary, first_kept_seq
 from spass.sessions.hold import acquire_hold
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Hold, HoldKind, Session

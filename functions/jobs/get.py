@@ -1,6 +1,6 @@
 """GET /a1/jobs/{job_id}: the status of a job."""
 
-from spass.sessions.compaction.responses import JobView
+from spass.sessions.compaction.jobs import JobView
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
 from spass.web.routing import JobParameter, api_router

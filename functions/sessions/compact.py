@@ -5,7 +5,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spass.sessions.compaction.responses import Compaction, JobTicket
+from spass.sessions.compaction.jobs import Compaction, JobTicket
 from spass.sessions.session import CompactSession
 from spass.store.idempotency import Claim
 from spass.web.app import location

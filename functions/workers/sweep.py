@@ -12,7 +12,7 @@ from spass.core.time import Deadline, now, now_s
 from spass.rag.ingest.sweep import sweep_uploads
 from spass.rag.write.sweep import sweep
 from spass.redaction.log import failure_line, write_line
-from spass.sessions.compaction.places import repair as repair_compactions
+from spass.sessions.compaction.job import repair_places as repair_compactions
 from spass.sessions.sweep import sweep_bodies
 from spass.web.services import Services
 from spass.web.worker_function import worker_handler

@@ -13,8 +13,8 @@ from spass.core.events import Event, Failed, InferenceStarted, TurnStarted
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId
 from spass.core.messages import Message
 from spass.core.run_result import AgentRun, RunResult
+from spass.sessions.compaction.plan import Summary, read_summary
 from spass.sessions.compaction.summary import Summarizer
-from spass.sessions.compaction.summary_record import Summary, read_summary
 from spass.sessions.hold import TurnRequest, messages_path
 from spass.sessions.record import load_turns
 from spass.sessions.service import Sessions

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from spass.core.ids import SessionId
 from spass.core.messages import Message, Role
-from spass.sessions.compaction.summary_record import SummaryRecord, format_summary_message
+from spass.sessions.compaction.plan import SummaryRecord, format_summary_message
 from spass.sessions.record import StoredMessage, TurnRecord
 from spass.sessions.session import Session
 

@@ -19,7 +19,7 @@ from spass.core.events import Event
 from spass.core.ids import AgentName, IndexId, WorkspaceId
 from spass.core.memory import Memory, MemoryOfTurn
 from spass.core.messages import Json, Message, Role, ToolSpec
-from spass.memory.operator import Operator
+from spass.memory.state import Operator
 from spass.models.types import ChatRequest
 from spass.rag.search.prompt import render_context
 from spass.tenancy.settings import Cascade

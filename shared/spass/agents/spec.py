@@ -14,7 +14,7 @@ from spass.core.errors import InvalidRequest, ModelNotAllowed, SandboxUnavailabl
 from spass.core.ids import RAG_ID, OperatorId, RequestId, UserId, WorkspaceId
 from spass.core.run_result import AgentRun
 from spass.core.text_checks import limit_bytes, reject_blank
-from spass.memory.operator import Operator
+from spass.memory.state import Operator
 from spass.tenancy.config_problem import ConfigProblem
 from spass.tenancy.scalars import TopK
 from spass.tenancy.strict_body import StrictBody

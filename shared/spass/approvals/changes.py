@@ -31,7 +31,6 @@ async def read_changes(
         ApprovalNotFound: the user has no such approval.
         ApprovalDecided: the call does not wait any more.
         InvalidRequest: the cursor does not belong to this list.
-        StorageUnavailable: AWS throttled all retries or was unreachable.
     """
     approval, call = await read_with_call(store, user, approval_id)
     status = approval.status_at(now)

@@ -42,11 +42,11 @@ class Ending:
 
     async def execute(self, result: Json) -> Sequence[Write]:
         """Return the writes that end the approval as executed with ``result``, for the transaction of the change."""
-        return await self._writes(self._approval.executed(result, self._reason, self._clock()))
+        return await self._writes(ApprovalStatus.EXECUTED, result=result)
 
     async def fail(self, error: Mapping[str, Json]) -> None:
         """End the approval as failed. Errors are those of ``deny``."""
-        await self._commit(self._approval.failed(error, self._reason, self._clock()))
+        await self._commit(ApprovalStatus.FAILED, error)
 
     async def deny(self) -> None:
         """End the approval as denied.
@@ -55,27 +55,25 @@ class Ending:
             ApprovalDecided, ApprovalNotFound, LeaseLost: the same as ``refusal`` returns; nothing was changed.
             StorageUnavailable: the table does not answer; the approval says whether this decision counts.
         """
-        await self._commit(self._approval.denied(self._reason, self._clock()))
+        await self._commit(ApprovalStatus.DENIED)
 
     async def refusal(self) -> SpassError:
         """Return the error of a decision whose writes had a condition that failed: the approval was decided or deleted, or
-        another request has the claim.
-
-        Raises:
-            StorageUnavailable: the table does not answer.
-        """
+        another request has the claim."""
         try:
             latest = await read_approval(self._store, self._approval.user, self._approval.id)
         except ApprovalNotFound as error:
             return error
         return claim_lost() if latest.status is ApprovalStatus.PENDING else decided(latest.status)
 
-    async def _commit(self, ended: Approval) -> None:
-        if await commit(self._store, await self._writes(ended)):
+    async def _commit(self, status: ApprovalStatus, error: Mapping[str, Json] | None = None) -> None:
+        if await commit(self._store, await self._writes(status, error=error)):
             raise await self.refusal()
 
-    async def _writes(self, ended: Approval) -> Sequence[Write]:
-        self.ended = ended
+    async def _writes(
+        self, status: ApprovalStatus, *, result: Json = None, error: Mapping[str, Json] | None = None
+    ) -> Sequence[Write]:
+        self.ended = ended = self._approval.after(status, self._reason, self._clock(), result=result, error=error)
         key = keys.approval(self._store.tenant, ended.user, ended.id)
         is_pending = Equals("status", ApprovalStatus.PENDING.value)
         end = Update(key, set=encode_end(ended), remove=("effect",), when=is_pending)

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Final, Self
 
 from spass.core.codec import AsJson
+from spass.core.errors import ApprovalNotFound
 from spass.core.ids import AgentName, ApprovalId, SessionId, UserId, new_id
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
@@ -112,19 +113,7 @@ class Approval:
         is_cut = any(isinstance(block, Mapping) and block.get("truncated") for block in self.rich)
         return not (is_cut or "omitted" in preview or preview.keys() == {"note"})
 
-    def executed(self, result: Json, reason: str | None, now: float) -> Self:
-        """Return the approval after its call was executed with ``result``."""
-        return self._ended(ApprovalStatus.EXECUTED, reason, now, result=result)
-
-    def failed(self, error: Mapping[str, Json], reason: str | None, now: float) -> Self:
-        """Return the approval after its call failed with ``error``."""
-        return self._ended(ApprovalStatus.FAILED, reason, now, error=error)
-
-    def denied(self, reason: str | None, now: float) -> Self:
-        """Return the approval after a person denied it."""
-        return self._ended(ApprovalStatus.DENIED, reason, now)
-
-    def _ended(
+    def after(
         self,
         status: ApprovalStatus,
         reason: str | None,
@@ -133,6 +122,7 @@ class Approval:
         result: Json = None,
         error: Mapping[str, Json] | None = None,
     ) -> Self:
+        """Return the approval after its end ``now``: executed with a ``result``, failed with an ``error``, or denied."""
         return replace(self, status=status, reason=reason, result=result, error=error, decided_at=timestamp(now))
 
 
@@ -208,3 +198,29 @@ def decode_approval(item: Item) -> Approval:
         result=end.result,
         error=end.error,
     )
+
+
+def decision_text(approval: Approval | None, now: float) -> Mapping[str, Json] | None:
+    """Return ``{"result": …}`` or ``{"error": …}``, the outcome of a call that waited, or None if it still waits at ``now``.
+    ``approval`` is None if it was deleted."""
+    if approval is None:
+        return _error(
+            ApprovalNotFound.code,
+            "This call waited for the user's approval. What came of it is no longer known; check whether the change was made.",
+        )
+    match approval.status_at(now):
+        case ApprovalStatus.PENDING:
+            return None
+        case ApprovalStatus.EXECUTED:
+            return {"result": approval.result}
+        case ApprovalStatus.FAILED:
+            return {"error": approval.error or {}}
+        case ApprovalStatus.DENIED:
+            reason = f" The reason: {approval.reason}" if approval.reason else ""
+            return _error("approval_denied", f"The user denied this call, and nothing was changed.{reason}")
+        case ApprovalStatus.EXPIRED:
+            return _error("approval_expired", "The user did not approve this call within 24 hours. Nothing was changed.")
+
+
+def _error(code: str, message: str) -> Mapping[str, Json]:
+    return {"error": {"code": code, "message": message}}

@@ -22,12 +22,12 @@ from spass.core.errors import ApprovalNotFound, SessionBusy
 from spass.core.ids import ApprovalId, UserId, id_pattern
 from spass.core.json import dump_bytes
 from spass.core.paging import decode_cursor, fill_page
-from spass.core.tasks import map_concurrently
+from spass.core.tasks import map_concurrently, run_concurrently
 from spass.store import keys
 from spass.store.bucket import ObjectMissing
 from spass.store.table import TTL, TransactionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import ITEM_ABSENT, Check, Equals, Item, Put, Write
+from spass.store.writes import ITEM_ABSENT, Check, Delete, Equals, Item, Put, Write
 
 _INLINE_BYTES: Final = 350_000
 """Bytes of the largest call, with its preview, in an item. DynamoDB allows 400 KiB."""
@@ -80,7 +80,6 @@ async def read_approval(store: TenantStore, user: UserId, approval: ApprovalId) 
 
     Raises:
         ApprovalNotFound: the user has no such approval.
-        StorageUnavailable: AWS throttled all retries or was unreachable.
     """
     return await _with_arguments(store, decode_approval(await _read_item(store, user, approval)))
 
@@ -113,7 +112,6 @@ async def list_approvals(
 
     Raises:
         InvalidRequest: the cursor does not belong to this list.
-        StorageUnavailable: AWS throttled all retries or was unreachable.
     """
     scope = f"approvals|{store.tenant}|{user}|{status}|{session}"
     after = decode_cursor(scope, cursor, _POSITION) if cursor is not None else None
@@ -136,11 +134,7 @@ async def _views(
 
 
 async def read_approvals(store: TenantStore, user: UserId, ids: Sequence[ApprovalId]) -> dict[ApprovalId, Approval]:
-    """Return those of the approvals ``ids`` that exist, without the arguments of large calls. The reads are concurrent.
-
-    Raises:
-        StorageUnavailable: AWS throttled all retries or was unreachable.
-    """
+    """Return those of the approvals ``ids`` that exist, without the arguments of large calls. The reads are concurrent."""
     items = await asyncio.gather(*(store.table.get(keys.approval(store.tenant, user, approval)) for approval in ids))
     return {approval.id: approval for item in items if item is not None for approval in [decode_approval(item)]}
 
@@ -167,3 +161,18 @@ async def _read_object(store: TenantStore, approval: Approval) -> StoredCall | N
     except ObjectMissing:
         return None
     return StoredCall(stored["arguments"], stored["effect"])
+
+
+async def delete_approvals(store: TenantStore, user: UserId, items: Sequence[Item]) -> None:
+    """Delete the approvals of ``user`` that ``items`` of a session name. A repetition does no harm.
+
+    Raises:
+        StorageUnavailable: the table or the bucket does not answer; some approvals may still exist.
+    """
+    named = [item for item in items if str(item["sk"]).startswith(keys.SESSION_APPROVAL_PREFIX)]
+    if not named:
+        return
+    ids = {ApprovalId(str(item["sk"]).removeprefix(keys.SESSION_APPROVAL_PREFIX)): item for item in named}
+    await run_concurrently([store.table.write(Delete(keys.approval(store.tenant, user, approval))) for approval in ids])
+    if large := [call_object(approval) for approval, item in ids.items() if item["is_large"]]:
+        await store.objects.delete(large)

@@ -292,7 +292,8 @@ class NoBackendAvailable(Unavailable, code="no_backend_available"): ...
 
 
 class StorageUnavailable(Unavailable, code="storage_unavailable"):
-    """The table or the bucket did not answer in time, or throttled every retry."""
+    """The table or the bucket did not answer in time, or throttled every retry. Every function that uses the store may raise
+    this. Docstrings name it where the caller must know what then holds."""
 
 
 class TurnLost(Unavailable, code="turn_lost"):

@@ -3,8 +3,7 @@
 from spass.core.bus import EMPTY_BUS, EventBus
 from spass.core.jobs import AccountCall, Delivery, IngestPart, IngestUpload, MergeSegments, RunAgent, StartCompaction, Tick
 from spass.core.time import Deadline
-from spass.jobs.dispatch import Handler, NotHandled
-from spass.jobs.messages import Task
+from spass.jobs.dispatch import Handler, NotHandled, Task
 from spass.metering import audit
 from spass.rag.index.cache import ObjectCache
 from spass.rag.ingest.lease import DEFAULTS, IngestSettings

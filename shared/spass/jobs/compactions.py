@@ -2,8 +2,7 @@
 
 from spass.core.jobs import Delivery, StartCompaction
 from spass.core.time import Deadline
-from spass.jobs.dispatch import NotHandled
-from spass.jobs.messages import Task
+from spass.jobs.dispatch import NotHandled, Task
 from spass.store.tenant_store import TenantStore
 
 

@@ -2,8 +2,7 @@
 
 from spass.core.jobs import Delivery, RunAgent, Tick
 from spass.core.time import Deadline
-from spass.jobs.dispatch import Handler, NotHandled
-from spass.jobs.messages import Task
+from spass.jobs.dispatch import Handler, NotHandled, Task
 from spass.runs.log import ReportError
 from spass.runs.managed_worker import RunWorker
 from spass.store.tenant_store import TenantStore

@@ -44,7 +44,6 @@ async def follow(
 
     Raises:
         StreamNotFound: there is no such stream, or its session was deleted.
-        StorageUnavailable: the table does not answer.
     """
     if head is None:
         head = await read_head(store, digest)

@@ -82,11 +82,7 @@ def stream_digest(user: UserId, agent: AgentName, message_id: str) -> str:
 
 
 async def read_head(store: TenantStore, digest: str, consistent: bool = True) -> StreamHead | None:
-    """Return the head of a stream, or None if there is none or it has expired.
-
-    Raises:
-        StorageUnavailable: the table does not answer.
-    """
+    """Return the head of a stream, or None if there is none or it has expired."""
     item = await store.table.get(keys.stream_head(store.tenant, digest), consistent=consistent)
     return _decode_head(digest, item) if item else None
 

@@ -117,7 +117,6 @@ class ManagedAgents:
 
         Raises:
             InvalidRequest: the cursor does not belong to this list.
-            StorageUnavailable: the table does not answer.
         """
         store, owner = scope.store, scope.caller.owner
         list_scope = f"managed|{store.tenant}|{owner}"

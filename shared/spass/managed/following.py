@@ -36,7 +36,6 @@ async def follow_run(scope: Scope, agent_id: ManagedAgentId, run_id: RunId, afte
     Raises:
         AgentNotFound, RunNotFound: the owner has no such agent, or the agent no such run.
         StreamNotFound: the run ended without a stream, or the stream is not kept any more.
-        StorageUnavailable: the table does not answer.
     """
     reader = _RunReader(scope, await read_agent(scope.store, scope.caller.owner, agent_id), run_id, after)
     run = await read_run(scope.store, agent_id, run_id)

@@ -65,21 +65,13 @@ def agent_folder(agent: ManagedAgentId) -> str:
 
 
 async def store_text(store: TenantStore, agent: ManagedAgentId, name: str, text: str) -> dict[str, Value]:
-    """Return the attributes of an item that has ``text``. Put a long one into the bucket first; ``name`` is unique to the item.
-
-    Raises:
-        StorageUnavailable: the bucket does not answer.
-    """
+    """Return the attributes of an item that has ``text``. Put a long one into the bucket first. ``name`` is unique to it."""
     body = encode_utf8(text)
     return await _TEXT.store(store, f"{agent_folder(agent)}{name}", body) | {"text_bytes": len(body)}
 
 
 async def delete_text(store: TenantStore, attributes: Mapping[str, Value]) -> None:
-    """Remove the text of an item that was not written.
-
-    Raises:
-        StorageUnavailable: the bucket does not answer.
-    """
+    """Remove the text of an item that was not written."""
     if key := text_object(attributes):
         await store.objects.delete([key])
 
@@ -89,17 +81,12 @@ async def load_texts(store: TenantStore, items: Sequence[Mapping[str, Value]]) -
 
     Raises:
         ObjectMissing: the agent is being deleted.
-        StorageUnavailable: the bucket does not answer.
     """
     return await _TEXT.load(store, items)
 
 
 async def has_item(store: TenantStore, agent: ManagedAgentId, text: ObjectSummary) -> bool:
-    """Return whether the item of a text was written. Read only the items that may be the one.
-
-    Raises:
-        StorageUnavailable: the table does not answer.
-    """
+    """Return whether the item of a text was written. Read only the items that may be the one."""
     name = text.key.removeprefix(agent_folder(agent))
     if name.startswith("run_"):
         run = await store.table.get(keys.managed_run(store.tenant, agent, RunId(name.partition("-")[0])))
@@ -153,11 +140,7 @@ async def new_message(
     store: TenantStore, agent: ManagedAgent, direction: Direction, content: str, now: float, run: RunId | None = None
 ) -> NewMessage:
     """Return a message that is written ``now`` (seconds since the epoch). Its content is stored if it is long. Its number will be
-    the next one of ``agent``, or a later one.
-
-    Raises:
-        StorageUnavailable: the bucket does not answer.
-    """
+    the next one of ``agent``, or a later one."""
     message = MessageId(new_id("msg"))
     text = await store_text(store, agent.id, f"{agent.next_seq}-{message}", content)
     return NewMessage(message, direction, content, run, now, text)
@@ -210,7 +193,6 @@ async def pending(
 
     Raises:
         AgentNotFound: the agent is being deleted.
-        StorageUnavailable: the table or the bucket does not answer.
     """
     if not agent.pending:
         return ()
@@ -245,7 +227,6 @@ async def page(store: TenantStore, agent: ManagedAgentId, cursor: str | None, li
     Raises:
         AgentNotFound: the agent is being deleted.
         InvalidRequest: the cursor does not belong to this list.
-        StorageUnavailable: the table or the bucket does not answer.
     """
     scope = f"mailbox|{store.tenant}|{agent}"
     seq = int(decode_cursor(scope, cursor, _POSITION)) if cursor is not None else 0

@@ -15,7 +15,7 @@ from spass.core.ids import AgentName, ManagedAgentId, MessageId, OperatorId, Run
 from spass.core.json import dump
 from spass.core.messages import Json, TokenUsage
 from spass.core.time import Timestamp
-from spass.memory.operator import Operator
+from spass.memory.state import Operator
 from spass.store import keys
 from spass.store.codec import decode
 from spass.store.leases import RETRY_SECONDS
@@ -195,11 +195,7 @@ NO_RUN: Final = "This agent has no such run. GET /v1/managed-agents/{agent_id}/r
 
 
 async def find_agent(store: TenantStore, agent: ManagedAgentId) -> ManagedAgent | None:
-    """Return the agent, also while it is being deleted, or None if there is none. This does not check the owner: it is for jobs.
-
-    Raises:
-        StorageUnavailable: the table does not answer.
-    """
+    """Return the agent, also while it is being deleted, or None. This does not check the owner: it is for jobs."""
     item = await store.table.get(keys.managed_agent(store.tenant, agent))
     return decode(ManagedAgent, item) if item is not None else None
 
@@ -209,7 +205,6 @@ async def read_agent(store: TenantStore, owner: UserId, agent: ManagedAgentId) -
 
     Raises:
         AgentNotFound: the owner has no such agent, or it was deleted.
-        StorageUnavailable: the table does not answer.
     """
     found = await find_agent(store, agent)
     if found is None or found.owner != owner or found.deleted_at is not None:

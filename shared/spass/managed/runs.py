@@ -75,7 +75,6 @@ async def read_run(store: TenantStore, agent: ManagedAgentId, run: RunId) -> Run
 
     Raises:
         RunNotFound: the agent has no such run.
-        StorageUnavailable: the table does not answer.
     """
     item = await store.table.get(keys.managed_run(store.tenant, agent, run))
     if item is None:
@@ -88,7 +87,6 @@ async def load_run(store: TenantStore, agent: ManagedAgentId, run: RunId) -> Run
 
     Raises:
         RunNotFound: the agent has no such run.
-        StorageUnavailable: the table or the bucket does not answer.
     """
     item = await store.table.get(keys.managed_run(store.tenant, agent, run))
     if item is None:
@@ -104,7 +102,6 @@ async def page(store: TenantStore, agent: ManagedAgentId, cursor: str | None, li
 
     Raises:
         InvalidRequest: the cursor does not belong to this list.
-        StorageUnavailable: the table does not answer.
     """
     scope = f"runs|{store.tenant}|{agent}"
     last = RunId(decode_cursor(scope, cursor, _POSITION)) if cursor is not None else None
@@ -118,11 +115,7 @@ async def page(store: TenantStore, agent: ManagedAgentId, cursor: str | None, li
 
 
 async def settle_lost(store: TenantStore, agent: ManagedAgent, now: float) -> bool:
-    """End the active run of ``agent`` as failed if its worker died and nothing will begin it again. Return whether it is over.
-
-    Raises:
-        StorageUnavailable: the table does not answer.
-    """
+    """End the active run of ``agent`` as failed if its worker died and nothing will begin it again. Return whether it is over."""
     if agent.active_run is None:
         return True
     item = await store.table.get(keys.managed_run(store.tenant, agent.id, agent.active_run))
@@ -137,11 +130,7 @@ async def settle_lost(store: TenantStore, agent: ManagedAgent, now: float) -> bo
 
 async def is_lost(store: TenantStore, agent: ManagedAgent, run: Run, now: float) -> bool:
     """Return whether ``run`` was begun and its worker died: it has begun a minute ago or longer, and no lease of its stream is
-    live. The worker claims the stream, which has a lease, within this minute.
-
-    Raises:
-        StorageUnavailable: the table does not answer.
-    """
+    live. The worker claims the stream, which has a lease, within this minute."""
     if run.begun_at is None or now < epoch_s(run.begun_at) + LEASE_SECONDS:
         return False
     head = await read_head(store, stream_digest(agent.owner, agent.stream_agent, run.id))
@@ -173,7 +162,6 @@ class RunSuccess:
 
         Raises:
             TurnLost: the run was ended meanwhile, because it looked lost.
-            StorageUnavailable: the table or the bucket does not answer.
         """
         agent, now = await find_agent(self.store, self.run.agent_id), self.clock()
         if agent is None or agent.active_run != self.run.id:

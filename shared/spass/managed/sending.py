@@ -42,11 +42,7 @@ async def send_run(store: TenantStore, run: Run) -> None:
 
 async def send_lost(store: TenantStore, agent: ManagedAgentId, run: RunId, now: float) -> None:
     """Send a queued run again if it has not begun for a minute: the process that started it may have died before it sent it. The
-    run may also only wait, so this happens once a minute.
-
-    Raises:
-        StorageUnavailable: the table does not answer.
-    """
+    run may also only wait, so this happens once a minute."""
     before = timestamp(now - LOST_SECONDS)
     is_waiting = Equals("status", RunStatus.QUEUED.value) & Absent("begun_at") & AtMost("created_at", before)
     when = is_waiting & (Absent("due_at") | AtMost("due_at", before))
@@ -61,21 +57,13 @@ async def send_lost(store: TenantStore, agent: ManagedAgentId, run: RunId, now: 
 
 
 async def put_in_line(store: TenantStore, run: Run) -> None:
-    """Put a queued run into the tenant's line. It is sent at once if there is a place.
-
-    Raises:
-        StorageUnavailable: the table or the queue does not answer.
-    """
+    """Put a queued run into the tenant's line. It is sent at once if there is a place."""
     await store.line.wait(WorkKind.RUNS, work_name(run.agent_id, run.id), run.created_at, body_of(_job(store, run)))
 
 
 async def take_place(store: TenantStore, run: Run) -> bool:
     """Take a place for a queued run, or keep the one that it has. If there is none, put the run into the tenant's line and return
-    False.
-
-    Raises:
-        StorageUnavailable: the table or the queue does not answer.
-    """
+    False."""
     if await store.line.take(WorkKind.RUNS, work_name(run.agent_id, run.id)):
         return True
     await put_in_line(store, run)

@@ -59,11 +59,7 @@ class ManagedSweep:
         self._clock = clock
 
     async def run(self) -> Swept:
-        """Do the sweep.
-
-        Raises:
-            StorageUnavailable: the table or the bucket does not answer.
-        """
+        """Do the sweep."""
         pending = await self._pending_work(keys.PENDING_RUN_PREFIX)
         # A run that waits has not begun, and the line sends it.
         waiting = await self._store.line.waiting(WorkKind.RUNS) if pending else frozenset()

@@ -8,9 +8,8 @@ from zlib import crc32
 
 from spass.core.errors import StorageUnavailable
 from spass.core.tasks import run_concurrently
-from spass.memory.garbage import remove_garbage
 from spass.memory.notes import MAX_NOTES, StoredNote, note_digest, note_key
-from spass.memory.operator import Operator
+from spass.memory.state import Operator, remove_garbage
 from spass.store import keys
 from spass.store.codec import decode, encode
 from spass.store.table import ConditionFailed
@@ -33,11 +32,7 @@ class Notebook:
         self._lock = asyncio.Lock()
 
     async def read_all(self) -> Sequence[StoredNote]:
-        """Return all notes, in no particular order. Evict the oldest beyond ``MAX_NOTES``.
-
-        Raises:
-            StorageUnavailable: AWS throttled all retries or was unreachable.
-        """
+        """Return all notes, in no particular order. Evict the oldest beyond ``MAX_NOTES``."""
         async with self._lock:
             return [*(await self._load()).values()]
 

@@ -13,7 +13,7 @@ from spass.core.ids import TenantId
 from spass.core.json import encode_utf8
 from spass.core.text_checks import remove_controls
 from spass.core.time import Timestamp
-from spass.memory.operator import Operator
+from spass.memory.state import Operator
 from spass.store import keys
 from spass.store.keys import Key
 

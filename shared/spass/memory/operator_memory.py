@@ -14,9 +14,8 @@ from spass.core.messages import Json
 from spass.core.time import Clock, timestamp
 from spass.memory.notebook import Notebook
 from spass.memory.notes import StoredNote, make_note, normalise_end
-from spass.memory.operator import Operator
 from spass.memory.ranking import rank_by_meaning, rank_by_words
-from spass.memory.state import STATE_KEY, OperatorState, read_state, state_text
+from spass.memory.state import STATE_KEY, Operator, OperatorState, read_state, state_text
 
 if TYPE_CHECKING:  # it imports numpy, which only a search by meaning and a new note need
     from spass.rag.index.embedding import Embedder
@@ -51,11 +50,7 @@ class OperatorMemory:
         self.next_state = value
 
     async def recall(self, effect: SearchNotes) -> Recalled:
-        """Return the notes that ``effect`` asks for. There are none if the operator was forgotten meanwhile.
-
-        Raises:
-            StorageUnavailable: AWS throttled all retries or was unreachable.
-        """
+        """Return the notes that ``effect`` asks for. There are none if the operator was forgotten meanwhile."""
         notebook = await self._open()
         if notebook is None or effect.limit < 1:
             return Recalled()

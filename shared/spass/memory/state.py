@@ -1,4 +1,4 @@
-"""The state of an operator: one item, which also points to the operator's session.
+"""An operator, and its state: one item, which also points to the operator's session.
 
 An operator begins with a new ``generation``. Notes belong to a generation, so those of a forgotten operator are never found
 again, even if they were written late, or are removed late.
@@ -9,15 +9,23 @@ from enum import Enum
 from typing import Annotated, Final, Literal, TypeAlias
 
 from spass.core.codec import AsJson
-from spass.core.ids import AgentName, SessionId, new_id
+from spass.core.ids import AgentName, OperatorId, SessionId, UserId, new_id
 from spass.core.json import dump, replace_surrogates
 from spass.core.messages import Json
 from spass.core.time import Timestamp
-from spass.memory.operator import Operator
 from spass.store import keys
 from spass.store.codec import decode
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Equals, Put, Update, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator of ``user``, the owner (``Caller.owner``). Another owner's operator with the same ``id`` is another one."""
+
+    user: UserId
+    id: OperatorId
+
 
 STATE_KEY: Final = "state"
 """The key under which a model stores the operator's state, and under which the state is recalled."""
@@ -55,11 +63,7 @@ def state_text(state: Json) -> str:
 
 
 async def read_state(store: TenantStore, operator: Operator) -> OperatorState | None:
-    """Return what is stored of the operator, or None if it never ran or was forgotten.
-
-    Raises:
-        StorageUnavailable: AWS throttled all retries or was unreachable.
-    """
+    """Return what is stored of the operator, or None if it never ran or was forgotten."""
     item = await store.table.get(keys.operator_state(store.tenant, operator.user, operator.id))
     return decode(OperatorState, item) if item is not None else None
 
@@ -100,3 +104,26 @@ def state_update(
         changed["agent"] = agent
     key = keys.operator_state(store.tenant, operator.user, operator.id)
     return Update(key, set=changed, add={"version": 1}, when=Equals("session", session_before))
+
+
+_NOTES_PER_BATCH: Final = 50
+
+
+async def remove_garbage(store: TenantStore, operator: Operator) -> bool:
+    """Remove the notes that are not of the operator's present generation. Return whether there were any.
+
+    An operator begins before its first note is written. So a note that was read before the state, and is of another generation
+    than the state, is of a forgotten one, even if the operator begins again at this moment.
+
+    Raises:
+        StorageUnavailable: some notes may stay; repeat the call.
+    """
+    partition = keys.operator_partition(store.tenant, operator.user, operator.id)
+    found = False
+    async for items in store.table.pages(partition, prefix=keys.NOTE_PREFIX, size=_NOTES_PER_BATCH):
+        state = await read_state(store, operator)
+        present = state.generation if state is not None else None
+        garbage = [item for item in items if item["generation"] != present]
+        await store.table.delete(garbage)
+        found |= bool(garbage)
+    return found

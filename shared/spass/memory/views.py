@@ -1,13 +1,13 @@
 """The notes of an operator as a client sees them."""
 
 import re
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 from spass.core.errors import OperatorNotFound
-from spass.core.paging import PageSizeLimit, decode_cursor, encode_cursor
+from spass.core.paging import decode_cursor, fill_page
 from spass.memory.notes import StoredNote
-from spass.memory.operator import Operator
-from spass.memory.state import OperatorState, read_state
+from spass.memory.state import Operator, OperatorState, read_state
 from spass.store import keys
 from spass.store.codec import decode
 from spass.store.tenant_store import TenantStore
@@ -34,11 +34,7 @@ class NotePage(ResponseModel):
 
 
 async def count_notes(store: TenantStore, operator: Operator, generation: str) -> int:
-    """Return the number of notes that the ``generation`` of the operator has.
-
-    Raises:
-        StorageUnavailable: AWS throttled all retries or was unreachable.
-    """
+    """Return the number of notes that the ``generation`` of the operator has."""
     return len(await _read_items(store, operator, generation))
 
 
@@ -49,24 +45,20 @@ async def page_notes(store: TenantStore, operator: Operator, cursor: str | None,
     Raises:
         OperatorNotFound: the operator never ran, or was forgotten.
         InvalidRequest: the cursor does not belong to this list.
-        StorageUnavailable: AWS throttled all retries or was unreachable.
     """
     state = await require_state(store, operator)
     scope = f"notes|{store.tenant}|{operator.user}|{operator.id}|{state.generation}"
     last = decode_cursor(scope, cursor, _POSITION) if cursor is not None else ""
-    notes = {
-        _position(note): note
-        for note in (decode(StoredNote, item) for item in await _read_items(store, operator, state.generation))
-    }
-    page: list[NoteView] = []
-    room = PageSizeLimit()
-    for position in sorted(position for position in notes if position > last):
-        view = _view(notes[position])
-        if len(page) == limit or not room.add(view.to_json()):
-            return NotePage(notes=page, next_cursor=encode_cursor(scope, last))
-        page.append(view)
-        last = position
-    return NotePage(notes=page, next_cursor=None)
+    notes = [decode(StoredNote, item) for item in await _read_items(store, operator, state.generation)]
+    page, next_cursor = await fill_page(scope, _views(notes, last), limit)
+    return NotePage(notes=page, next_cursor=next_cursor)
+
+
+async def _views(notes: Sequence[StoredNote], last: str) -> AsyncGenerator[tuple[str, NoteView], None]:
+    """Yield the notes behind the position ``last``, oldest first."""
+    for position, note in sorted({f"{note.created_at}|{note.digest}": note for note in notes}.items()):
+        if position > last:
+            yield position, NoteView(key=note.key, content=note.content, ends=[*note.ends], created_at=note.created_at)
 
 
 async def require_state(store: TenantStore, operator: Operator) -> OperatorState:
@@ -74,7 +66,6 @@ async def require_state(store: TenantStore, operator: Operator) -> OperatorState
 
     Raises:
         OperatorNotFound: it never ran, or was forgotten.
-        StorageUnavailable: AWS throttled all retries or was unreachable.
     """
     state = await read_state(store, operator)
     if state is None:
@@ -90,11 +81,3 @@ async def _read_items(store: TenantStore, operator: Operator, generation: str) -
     partition = keys.operator_partition(store.tenant, operator.user, operator.id)
     items = await store.table.query(partition, prefix=keys.NOTE_PREFIX)
     return [item for item in items if item["generation"] == generation]
-
-
-def _position(note: StoredNote) -> str:
-    return f"{note.created_at}|{note.digest}"
-
-
-def _view(note: StoredNote) -> NoteView:
-    return NoteView(key=note.key, content=note.content, ends=list(note.ends), created_at=note.created_at)

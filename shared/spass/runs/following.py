@@ -27,7 +27,6 @@ async def follow_stream(scope: Scope, agent: AgentName, message_id: str, after: 
 
     Raises:
         StreamNotFound: there is no such stream, or no longer.
-        StorageUnavailable: the table does not answer.
     """
     digest = stream_digest(scope.caller.require_user(), agent, message_id)
     follower = await follow(scope.store, digest, after)

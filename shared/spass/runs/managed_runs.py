@@ -185,11 +185,7 @@ class ManagedRuns:
         return run
 
     async def send_lost(self, scope: Scope, agent_id: ManagedAgentId, run_id: RunId) -> None:
-        """Send a run again that an earlier request may have started without sending it.
-
-        Raises:
-            StorageUnavailable: the table does not answer.
-        """
+        """Send a run again that an earlier request may have started without sending it."""
         await send_lost(scope.store, agent_id, run_id, self.clock())
 
     async def open(
@@ -224,11 +220,7 @@ class ManagedRuns:
         return stream
 
     async def is_live(self, store: TenantStore, agent: ManagedAgent, run: Run) -> bool:
-        """Return whether a process executes ``run`` now, as far as the lease of its stream tells.
-
-        Raises:
-            StorageUnavailable: the table does not answer.
-        """
+        """Return whether a process executes ``run`` now, as far as the lease of its stream tells."""
         head = await read_head(store, stream_digest(agent.owner, agent.stream_agent, run.id))
         return head is not None and head.is_live(self.clock())
 

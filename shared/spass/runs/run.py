@@ -24,7 +24,7 @@ from spass.core.memory import Memory
 from spass.core.messages import Message
 from spass.core.run_result import RunResult, encode_run_result
 from spass.core.time import Deadline, now
-from spass.memory.operator import Operator
+from spass.memory.state import Operator
 from spass.store.idempotency import Claim, IdempotentRequest, StoredAnswer
 from spass.store.leases import renewing
 

@@ -21,7 +21,7 @@ from spass.core.ids import AgentName, SessionId, UserId, new_id
 from spass.core.run_result import RunResult, decode_run_result
 from spass.core.tasks import EventTask
 from spass.core.time import Clock
-from spass.memory.operator import Operator
+from spass.memory.state import Operator
 from spass.runs.run import ChatSession, Run, RunAnswer, RunRequest, StreamIdentity, Turn
 from spass.store import idempotency
 from spass.store.idempotency import StoredAnswer

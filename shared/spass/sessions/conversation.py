@@ -43,9 +43,8 @@ from spass.store.shielded import run_shielded
 
 if TYPE_CHECKING:
     from spass.sessions.compaction.commit import CompactionResult
-    from spass.sessions.compaction.plan import CompactionPlan
+    from spass.sessions.compaction.plan import CompactionPlan, Summary
     from spass.sessions.compaction.summary import Summarizer  # imported by the first compaction: most requests need none
-    from spass.sessions.compaction.summary_record import Summary
 
 # After one of these errors of a compaction's commit, the turn may have lost its session.
 _HOLD_LOST: Final = (SessionArchived, SessionBusy, SessionNotFound, StorageUnavailable)
@@ -134,7 +133,6 @@ class Conversation:
         Raises:
             SessionBusy: the session is being deleted.
             IdempotencyKeyReused: the key was used with another body.
-            StorageUnavailable: AWS throttled all retries or was unreachable.
         """
         turns, result = await asyncio.gather(self._load_turns(), self._request.stored_result(self._store), return_exceptions=True)
         if isinstance(result, BaseException):

@@ -102,7 +102,7 @@ async def _remove_messages(store: TenantStore, session: SessionId, user: UserId)
     """Delete all items in the session's partition except the head, the name, the streams and the approvals that they refer to,
     and all objects in its folder of the bucket, including bodies that were never committed.
     """
-    from spass.approvals.deletion import delete_approvals
+    from spass.approvals.store import delete_approvals
 
     partition = keys.session_partition(store.tenant, session)
     head = keys.session_head(store.tenant, session)

@@ -71,7 +71,6 @@ async def read_history(store: TenantStore, session: Session, cursor: str | None,
     Raises:
         InvalidRequest: the cursor does not belong to this session's history.
         SessionNotFound: the session was deleted during the read.
-        StorageUnavailable: AWS throttled all retries or was unreachable.
     """
     cursor_scope = f"messages|{store.tenant}|{session.user}|{session.id}"
     position = decode_cursor(cursor_scope, cursor, _POSITION) if cursor is not None else "1:1"

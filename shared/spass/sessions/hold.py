@@ -76,7 +76,6 @@ class TurnRequest:
 
         Raises:
             IdempotencyKeyReused: the key was used with another body.
-            StorageUnavailable: AWS throttled all retries or was unreachable.
         """
         answer = await idempotency.read(store, self.idempotency) if self.idempotency is not None else None
         return decode_run_result(answer.body) if answer is not None else None

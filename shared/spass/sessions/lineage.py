@@ -10,7 +10,7 @@ from pydantic import WithJsonSchema
 from spass.calls.scope import Scope
 from spass.core.ids import AgentName, SessionId, UserId
 from spass.core.paging import PageSizeLimit
-from spass.sessions.compaction.summary_record import SummaryRecord, read_summary
+from spass.sessions.compaction.plan import SummaryRecord, read_summary
 from spass.sessions.session import Session, SessionView, decode_session, read_session
 from spass.store import keys
 from spass.store.tenant_store import TenantStore
@@ -85,7 +85,6 @@ async def read_chain(scope: Scope, agent: AgentName, session: SessionId, *, max_
     Raises:
         SessionNotFound: the session does not exist, was deleted or belongs to another user.
         SessionAgentMismatch: it belongs to the user, but to another agent.
-        StorageUnavailable: AWS throttled all retries or was unreachable.
     """
     store, user = scope.store, scope.caller.require_user()
     requested = await read_session(store, session, agent, user)

@@ -6,9 +6,7 @@ from typing import Final
 from spass.core.errors import SessionBusy
 from spass.core.ids import OperatorId, random_suffix
 from spass.core.time import Clock
-from spass.memory.garbage import remove_garbage
-from spass.memory.operator import Operator
-from spass.memory.state import OperatorState, read_state
+from spass.memory.state import Operator, OperatorState, read_state, remove_garbage
 from spass.memory.views import count_notes, require_state
 from spass.sessions.hold import hold_error, not_held_by_others
 from spass.sessions.session import read_chain_end
@@ -38,7 +36,6 @@ async def view_operator(store: TenantStore, operator: Operator) -> OperatorView:
 
     Raises:
         OperatorNotFound: it never ran, or was forgotten.
-        StorageUnavailable: AWS throttled all retries or was unreachable.
     """
     state = await require_state(store, operator)
     newest = await read_chain_end(store, state.session)

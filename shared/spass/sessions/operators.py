@@ -12,8 +12,7 @@ from spass.core.ids import SessionId
 from spass.core.memory import MemoryOfTurn
 from spass.core.messages import FinishReason, Json
 from spass.core.run_result import RunResult
-from spass.memory.operator import Operator
-from spass.memory.state import STATE_KEY, UNCHANGED, Unchanged, read_state, state_creation, state_update
+from spass.memory.state import STATE_KEY, UNCHANGED, Operator, Unchanged, read_state, state_creation, state_update
 from spass.sessions.opening import Opening
 from spass.sessions.session import Session
 from spass.store.tenant_store import TenantStore
@@ -71,11 +70,7 @@ class OperatorOpening(NamedTuple):
 
 
 async def read_pointer(store: TenantStore, operator: Operator) -> OperatorPointer:
-    """Return the pointer to the session of ``operator``, which may have none.
-
-    Raises:
-        StorageUnavailable: AWS throttled all retries or was unreachable.
-    """
+    """Return the pointer to the session of ``operator``, which may have none."""
     stored = await read_state(store, operator)
     return OperatorPointer(store, operator, stored.session if stored is not None else None)
 

@@ -92,8 +92,7 @@ class _Arrival(NamedTuple):
 
 class TurnRecorder:
     """Collect a stream of events into a record. A message gets its time when it arrives. All messages get their numbers at
-    the end, because a compaction during the turn moves it to the successor.
-    """
+    the end, because a compaction during the turn moves it to the successor."""
 
     def __init__(self, turn_id: str, user_message: str, clock: Clock) -> None:
         self.outcome = Outcome()
@@ -125,18 +124,13 @@ class TurnRecorder:
 
 async def store_body(store: TenantStore, session: SessionId, record: TurnRecord) -> dict[str, Value]:
     """Return the attributes of the turn's item. If the body is larger than ``INLINE_BYTES``, put it into the bucket under the
-    turn's unique id. Nothing reads a body that is never committed; it is deleted with the session at the latest.
-    """
+    turn's unique id. Nothing reads a body that is never committed; it is deleted with the session at the latest."""
     attributes: dict[str, Value] = {"id": record.id, "next_seq": record.next_seq}
     return attributes | await BODY.store(store, overflow_key(session, record.id), _encode(record))
 
 
 async def load_turns(store: TenantStore, session: SessionId, from_seq: int, limit: int | None = None) -> list[TurnRecord]:
-    """Return recorded turns in order, starting with the one whose first message is ``from_seq`` or later.
-
-    Raises:
-        StorageUnavailable: AWS throttled all retries or was unreachable.
-    """
+    """Return recorded turns in order, starting with the one whose first message is ``from_seq`` or later."""
     items = await store.table.query(
         keys.session_partition(store.tenant, session),
         prefix=keys.TURN_PREFIX,
@@ -204,15 +198,11 @@ def _decode_message(stored: Mapping[str, Any]) -> StoredMessage:
 
 async def with_decisions(store: TenantStore, user: UserId, turns: Sequence[TurnRecord], now: float) -> Sequence[TurnRecord]:
     """Return ``turns`` with the outcome of each approval that has ended by ``now`` in place of the result that mentions it. If no
-    call waited, nothing is read.
-
-    Raises:
-        StorageUnavailable: AWS throttled all retries or was unreachable.
-    """
+    call waited, nothing is read."""
     ids = dict.fromkeys(approval for turn in turns for run in turn.tools for approval in run.waiting)
     if not ids:
         return turns
-    from spass.approvals.decision_text import decision_text
+    from spass.approvals.record import decision_text
     from spass.approvals.store import read_approvals
 
     approvals = await read_approvals(store, user, [*ids])

@@ -23,7 +23,7 @@ from spass.core.paging import decode_cursor, fill_page
 from spass.core.run_result import RunResult
 from spass.core.tasks import run_in_worker_thread
 from spass.core.time import Clock, timestamp
-from spass.memory.operator import Operator
+from spass.memory.state import Operator
 from spass.sessions.conversation import Conversation
 from spass.sessions.deletion import delete_session
 from spass.sessions.history import HistoryPage, read_history
@@ -65,7 +65,6 @@ class Sessions:
 
         Raises:
             LeaseLost: another attempt has taken the claim; nothing was created.
-            StorageUnavailable: AWS throttled all retries or was unreachable.
         """
         store, session = scope.store, await self._new(scope, agent, options)
         writes = [
@@ -151,7 +150,6 @@ class Sessions:
         Raises:
             SessionNotFound: ``wanted`` begins like an id, but is none.
             InvalidRequest, InputRefused: ``wanted`` is neither, or the entries cannot be stored (``import_messages``).
-            StorageUnavailable: AWS throttled all retries or was unreachable.
         """
         session = parse_session_id(wanted) if wanted is not None else None
         if session is not None:
@@ -168,11 +166,7 @@ class Sessions:
     async def open_operator(
         self, scope: Scope, agent: AgentName, operator: Operator, workspace: WorkspaceId | None = None
     ) -> OperatorOpening:
-        """Return how a run of ``operator`` opens its session. ``agent`` and ``workspace`` are those of a new session.
-
-        Raises:
-            StorageUnavailable: AWS throttled all retries or was unreachable.
-        """
+        """Return how a run of ``operator`` opens its session. ``agent`` and ``workspace`` are those of a new session."""
         template, pointer = await asyncio.gather(
             self._new(scope, agent, CreateSession(workspace=workspace)), read_pointer(scope.store, operator)
         )

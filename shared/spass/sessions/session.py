@@ -227,11 +227,7 @@ class ChainEnd(NamedTuple):
 
 async def read_chain_end(store: TenantStore, session: SessionId) -> ChainEnd:
     """Return the newest session of the chain that continues with ``session``. A deleted member between two others keeps its
-    links.
-
-    Raises:
-        StorageUnavailable: AWS throttled all retries or was unreachable.
-    """
+    links."""
     while True:
         item = await store.table.get(keys.session_head(store.tenant, session))
         head = decode_session(item) if item is not None else None

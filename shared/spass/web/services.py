@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from spass.managed.agents import ManagedAgents
     from spass.managed.schedules import ScheduleWriter
     from spass.managed.ticks import Ticks
-    from spass.memory.operator import Operator
     from spass.memory.operator_memory import OperatorMemory
+    from spass.memory.state import Operator
     from spass.models.provider_keys import ProviderKeys
     from spass.models.router import Router
     from spass.rag.index.cache import ObjectCache

@@ -2,9 +2,8 @@
 
 import pytest
 
-from spass.approvals.deletion import delete_approvals
 from spass.approvals.record import DECIDE_SECONDS, ApprovalStatus, encode_end
-from spass.approvals.store import list_approvals, read_approval, read_approvals, read_with_call
+from spass.approvals.store import delete_approvals, list_approvals, read_approval, read_approvals, read_with_call
 from spass.core.errors import ApprovalNotFound, InvalidRequest, SessionBusy
 from spass.core.ids import SessionId, TenantId, UserId
 from spass.core.time import timestamp
@@ -63,7 +62,7 @@ async def test_arguments_that_only_the_object_holds_are_null_when_it_is_gone(cal
 async def test_a_large_approval_fits_in_an_item_with_the_largest_result(calls: WaitingCalls) -> None:
     block = {"kind": "diff", "unified": "x" * 128 * 1024}
     approval = await calls.put(arguments={"text": "y" * 160_000}, rich=[block])
-    ended = approval.executed({"text": "z" * 65_000}, "r" * 4096, calls.now)
+    ended = approval.after(ApprovalStatus.EXECUTED, "r" * 4096, calls.now, result={"text": "z" * 65_000})
     key = keys.approval(calls.store.tenant, ANA, approval.id)
     await calls.store.table.write(Update(key, set=encode_end(ended), remove=("effect",)))
     assert (await read_approval(calls.store, ANA, approval.id)).result == ended.result

@@ -10,9 +10,8 @@ from spass.core.errors import UpstreamError
 from spass.core.ids import AgentName, OperatorId, SessionId, TenantId, UserId, new_id
 from spass.core.messages import TokenUsage
 from spass.core.time import timestamp
-from spass.memory.operator import Operator
 from spass.memory.operator_memory import OperatorMemory
-from spass.memory.state import OperatorState, read_state, state_creation
+from spass.memory.state import Operator, OperatorState, read_state, state_creation
 from spass.models.types import EmbeddingReply, pack_rows
 from spass.rag.index.embedding import Embedder
 from spass.rag.index.manifest import EmbeddingModel

@@ -8,8 +8,8 @@ from spass.calls.scope import Scope
 from spass.core.cost import Cost, CostSource
 from spass.core.errors import SpassError
 from spass.core.messages import Message
+from spass.sessions.compaction.plan import Summary
 from spass.sessions.compaction.summary import Summarizer
-from spass.sessions.compaction.summary_record import Summary
 
 COST = Cost(Decimal("0.002"), Decimal("0.001"), CostSource.CATALOG, 1)
 

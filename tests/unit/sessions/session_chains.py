@@ -12,8 +12,7 @@ from spass.core.ids import AgentName, MessageId, SessionId, UserId, new_id
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCall
 from spass.core.time import timestamp
 from spass.sessions.compaction.commit import CompactionResult, commit_compaction
-from spass.sessions.compaction.plan import CompactionPlan, first_kept_seq
-from spass.sessions.compaction.summary_record import Summary
+from spass.sessions.compaction.plan import CompactionPlan, Summary, first_kept_seq
 from spass.sessions.deletion import delete_session
 from spass.sessions.hold import acquire_hold
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body

@@ -17,8 +17,7 @@ from spass.core.messages import FinishReason, TokenUsage
 from spass.core.time import timestamp
 from spass.sessions import record
 from spass.sessions.compaction.commit import CompactionResult, commit_compaction
-from spass.sessions.compaction.plan import CompactionPlan
-from spass.sessions.compaction.summary_record import Summary
+from spass.sessions.compaction.plan import CompactionPlan, Summary
 from spass.sessions.deletion import delete_session
 from spass.sessions.hold import acquire_hold
 from spass.sessions.lineage import read_chain

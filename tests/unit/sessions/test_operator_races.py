@@ -16,11 +16,9 @@ from spass.core.events import Event
 from spass.core.ids import AgentName, OperatorId, RequestId, SessionId, TenantId, UserId, new_id
 from spass.core.messages import Message, Role
 from spass.core.run_result import AgentRun, RunResult
-from spass.memory.operator import Operator
-from spass.memory.state import OperatorState, read_state
+from spass.memory.state import Operator, OperatorState, read_state
 from spass.sessions.compaction.commit import commit_compaction
-from spass.sessions.compaction.plan import CompactionPlan
-from spass.sessions.compaction.summary_record import Summary
+from spass.sessions.compaction.plan import CompactionPlan, Summary
 from spass.sessions.deletion import delete_session
 from spass.sessions.hold import TurnRequest, acquire_hold, new_hold, release_hold
 from spass.sessions.operator_requests import delete_operator

@@ -10,7 +10,7 @@ import pytest
 from spass.core.ids import MessageId
 from spass.core.messages import Message, Role
 from spass.core.time import Timestamp
-from spass.sessions.compaction.summary_record import SummaryRecord
+from spass.sessions.compaction.plan import SummaryRecord
 from spass.sessions.record import StoredMessage, TurnRecord
 from spass.sessions.session import CreateSession, Hold, HoldKind, Session
 from tests.simulated.gateway import Gateway

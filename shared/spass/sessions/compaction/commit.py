@@ -19,8 +19,7 @@ from spass.core.errors import (
 from spass.core.ids import MessageId, new_id, random_suffix
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Timestamp, timestamp
-from spass.sessions.compaction.plan import CompactionPlan
-from spass.sessions.compaction.summary_record import Summary, SummaryRecord, format_summary_message, read_summary
+from spass.sessions.compaction.plan import CompactionPlan, Summary, SummaryRecord, format_summary_message, read_summary
 from spass.sessions.hold import held_by, is_deleted, release_hold
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body, stored_overflow_key
 from spass.sessions.session import Hold, Session, decode_session, name_write

@@ -1,4 +1,7 @@
-"""The record of a compaction job: ids, counts and times, and no text of the conversation."""
+"""The record of a compaction job: ids, counts and times, and no text of the conversation.
+
+A tenant has places for as many compactions as its share. The rest waits in order (``WorkLine``).
+"""
 
 import math
 from collections.abc import Mapping
@@ -10,6 +13,7 @@ from spass.core import errors
 from spass.core.cost import NO_COST, Cost
 from spass.core.errors import SessionBusy, SpassError, StorageUnavailable, SummaryFailed, UpstreamTimeout
 from spass.core.ids import AgentName, JobId, RequestId, UserId, random_suffix
+from spass.core.jobs import StartCompaction, WorkKind, body_of
 from spass.core.messages import Json
 from spass.core.time import Timestamp, epoch_s, timestamp
 from spass.redaction.text import redact_provider_text
@@ -137,11 +141,7 @@ class Job:
 
 
 async def read_job(store: TenantStore, job: JobId) -> Job | None:
-    """Return the job, or None if there is none.
-
-    Raises:
-        StorageUnavailable: AWS throttled all retries or was unreachable.
-    """
+    """Return the job, or None if there is none."""
     item = await store.table.get(keys.job(store.tenant, job))
     return decode(Job, item) if item is not None else None
 
@@ -178,3 +178,38 @@ _ERRORS: Final[Mapping[str, type[SpassError]]] = {
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, SpassError) and vars(kind).get("code")  # a refinement shares its parent's
 }
+
+
+async def send_job(store: TenantStore, job: JobId, created_at: Timestamp) -> None:
+    """Send a job to its queue, or put it into the tenant's line. A second call has no effect.
+
+    Raises:
+        StorageUnavailable: the table or the queue does not answer; the job may have been sent.
+    """
+    start = StartCompaction(store.tenant, job)
+    if await store.line.take(WorkKind.COMPACTIONS, job):
+        await store.jobs.send(start)
+    else:
+        await store.line.wait(WorkKind.COMPACTIONS, job, created_at, body_of(start))
+
+
+async def give_back_place(store: TenantStore, job: JobId) -> None:
+    """Give back the place of a job that has ended, and send what waits.
+
+    An earlier attempt may have died after it had taken a place for the next job, so that one is sent once more: a second start of
+    its execution has no effect.
+
+    Raises:
+        StorageUnavailable: the table or the queue does not answer; repeat the call.
+    """
+    await store.line.give_back(WorkKind.COMPACTIONS, job, is_repeated=True)
+
+
+async def repair_places(store: TenantStore, now: float) -> None:
+    """Give back the places of jobs that have ended, whose executions died before they did it, and send what waits."""
+
+    async def is_over(name: str) -> bool:
+        job = await read_job(store, JobId(name))
+        return job is None or job.is_finished or now >= job.ends_at
+
+    await store.line.repair(WorkKind.COMPACTIONS, is_over)

@@ -7,13 +7,14 @@ that dies between the two leaves a hold that expires and a job that never starts
 import asyncio
 import time
 from contextlib import suppress
-from typing import Final
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
 
 from spass.calls.scope import Scope
 from spass.core.errors import CompactionDisabled, JobNotFound, SessionBusy, StorageUnavailable
 from spass.core.ids import AgentName, JobId, SessionId, new_id
 from spass.core.time import Clock, timestamp
-from spass.sessions.compaction import places
 from spass.sessions.compaction.job import (
     JOB_SECONDS,
     RETRIES_EXHAUSTED,
@@ -22,11 +23,11 @@ from spass.sessions.compaction.job import (
     JobStatus,
     Requester,
     fail_job,
+    give_back_place,
     read_job,
+    send_job,
 )
-from spass.sessions.compaction.plan import plan_compaction
-from spass.sessions.compaction.responses import Compaction
-from spass.sessions.compaction.summary_record import read_summary
+from spass.sessions.compaction.plan import plan_compaction, read_summary
 from spass.sessions.hold import hold_error, new_hold, not_held_by_others, release_hold
 from spass.sessions.record import load_turns
 from spass.sessions.session import HoldKind, Session, decode_owned_session, read_session
@@ -37,6 +38,58 @@ from spass.store.idempotency import IdempotentRequest
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Absent, Equals, Put, Update
+from spass.tenancy.response_model import Count, DateTime, JobIdText, ResponseModel, SessionIdText, SummaryIdText
+
+
+class Compaction(ResponseModel):
+    """A compaction that took place."""
+
+    job_id: JobIdText
+    source_session_id: SessionIdText
+    successor_session_id: SessionIdText
+    summary_id: SummaryIdText
+    summary_text: Annotated[str | None, Field(description="Null when the successor has been deleted since.")]
+    summary_model: str
+    compacted_message_count: Count
+    kept_message_count: Count
+
+
+class JobTicket(ResponseModel):
+    """A job that continues. `Location` is its address."""
+
+    job_id: JobIdText
+    status: JobStatus
+
+
+class JobError(ResponseModel):
+    """The reason why a job failed."""
+
+    code: str
+    message: str
+
+
+class JobView(ResponseModel):
+    """A job. `result` is there when it has succeeded, `error` when it has failed."""
+
+    id: JobIdText
+    kind: Literal["compaction"] = "compaction"
+    status: JobStatus
+    created_at: DateTime
+    finished_at: DateTime | None
+    result: Compaction | None
+    error: JobError | None
+
+    @classmethod
+    def of(cls, job: Job, result: Compaction | None) -> "JobView":
+        return cls(
+            id=job.id,
+            status=job.status,
+            created_at=job.created_at,
+            finished_at=job.finished_at,
+            result=result,
+            error=JobError(code=job.failure.code, message=job.failure.message) if job.failure else None,
+        )
+
 
 _FIRST_DELAY: Final = 0.1  # seconds between two reads of a job; grows by half each time
 _MAX_DELAY: Final = 1.0
@@ -89,7 +142,6 @@ class CompactionJobs:
 
         Raises:
             JobNotFound: there is no such job, or it belongs to another user.
-            StorageUnavailable: AWS throttled all retries or was unreachable.
         """
         job = await read_job(scope.store, job_id)
         if job is None or job.user != scope.caller.require_user():
@@ -113,11 +165,7 @@ class CompactionJobs:
         return latest
 
     async def result(self, scope: Scope, job: Job) -> Compaction | None:
-        """Return the compaction; None if the job has not succeeded.
-
-        Raises:
-            StorageUnavailable: AWS throttled all retries or was unreachable.
-        """
+        """Return the compaction; None if the job has not succeeded."""
         if job.result is None:
             return None
         summary = await read_summary(scope.store, job.plan.successor, job.plan.summary)
@@ -206,11 +254,11 @@ class CompactionJobs:
     async def _send_message(self, store: TenantStore, job: Job) -> None:
         """Send the job to the queue, or let it wait. If that fails, end the job and raise StorageUnavailable."""
         try:
-            await places.send(store, job.id, job.created_at)
+            await send_job(store, job.id, job.created_at)
         except StorageUnavailable:
             with suppress(StorageUnavailable):
                 await fail_job(store, job, RETRIES_EXHAUSTED, self._clock())
-                await places.give_back(store, job.id)
+                await give_back_place(store, job.id)
             raise
 
 

@@ -30,7 +30,6 @@ from spass.core.errors import (
 )
 from spass.core.ids import JobId, random_suffix
 from spass.core.time import Clock, Deadline, epoch_s, timestamp
-from spass.sessions.compaction import places
 from spass.sessions.compaction.commit import CompactionResult, commit_compaction
 from spass.sessions.compaction.job import (
     RETRIES_EXHAUSTED,
@@ -41,10 +40,11 @@ from spass.sessions.compaction.job import (
     JobResult,
     JobStatus,
     fail_job,
+    give_back_place,
     job_update,
     read_job,
 )
-from spass.sessions.compaction.summary_record import Summary
+from spass.sessions.compaction.plan import Summary
 from spass.sessions.hold import acquire_hold, new_hold, release_hold, renew_hold
 from spass.sessions.record import load_turns
 from spass.sessions.session import HoldKind, Session, decode_session
@@ -147,7 +147,7 @@ class CompactionSteps:
     async def commit(self, store: TenantStore, job_id: JobId) -> None:
         """Commit the compaction, or end the job as failed. Then give the job's place to the tenant's next one."""
         await self._commit(store, job_id)
-        await places.give_back(store, job_id)
+        await give_back_place(store, job_id)
 
     async def _commit(self, store: TenantStore, job_id: JobId) -> None:
         held = await self._acquire(store, job_id)
@@ -185,7 +185,7 @@ class CompactionSteps:
             await fail_job(store, job, await self._failure_reason(store, job), self._clock())
         elif job is not None:
             await release_hold(store, job.plan.source, job.id)
-        await places.give_back(store, job_id)
+        await give_back_place(store, job_id)
 
     async def _failure_reason(self, store: TenantStore, job: Job) -> JobFailure:
         head = await store.table.get(keys.session_head(store.tenant, job.plan.source))

@@ -27,10 +27,16 @@ from spass.core.messages import FinishReason, Message, Role
 from spass.core.tasks import run_concurrently
 from spass.models.retries import BACKENDS_LIMIT
 from spass.models.types import ChatReply, ChatRequest, ReplyBuilder
-from spass.sessions.compaction.plan import CompactionPlan
-from spass.sessions.compaction.prompt import END, summary_instruction
-from spass.sessions.compaction.summary_record import Summary, parse_summary_message
-from spass.sessions.compaction.transcript import MIN_PART_BYTES, Line, join_lines, pack_lines, transcript_lines
+from spass.sessions.compaction.plan import CompactionPlan, Summary, parse_summary_message
+from spass.sessions.compaction.transcript import (
+    END,
+    MIN_PART_BYTES,
+    Line,
+    join_lines,
+    pack_lines,
+    summary_instruction,
+    transcript_lines,
+)
 from spass.sessions.record import TurnRecord, with_decisions
 from spass.sessions.session import Session
 from spass.tenancy.config import GatewayConfig

@@ -14,8 +14,7 @@ from spass.core.jobs import Delivery, IngestPart, body_of
 from spass.core.messages import TokenUsage
 from spass.core.time import Deadline
 from spass.jobs.background import background_handler
-from spass.jobs.dispatch import Dispatcher
-from spass.jobs.messages import parse
+from spass.jobs.dispatch import Dispatcher, parse
 from spass.models.types import EmbeddingReply, pack_rows
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.catalog import describe_index

@@ -10,8 +10,8 @@ from spass.core.messages import FinishReason, Message, Role, ToolCall, ToolCallD
 from spass.models import errors as llm
 from spass.models.router import Router
 from spass.models.types import ChatDelta, ChatRequest
+from spass.sessions.compaction.plan import Summary
 from spass.sessions.compaction.summary import Summarizer
-from spass.sessions.compaction.summary_record import Summary
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.model import Answer, ScriptedModel

@@ -12,8 +12,7 @@ from spass.core.messages import Role, ToolCall
 from spass.core.time import timestamp
 from spass.sessions import record
 from spass.sessions.compaction.commit import CompactionResult, commit_compaction
-from spass.sessions.compaction.plan import CompactionPlan
-from spass.sessions.compaction.summary_record import Summary, read_summary
+from spass.sessions.compaction.plan import CompactionPlan, Summary, read_summary
 from spass.sessions.hold import acquire_hold, renew_hold
 from spass.sessions.record import StoredMessage, ToolRun, TurnRecord, load_turns
 from spass.sessions.session import CreateSession, Hold, HoldKind, Session, SessionView, decode_session

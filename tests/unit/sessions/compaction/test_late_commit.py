@@ -10,8 +10,7 @@ from spass.core.errors import StorageUnavailable, storage_timeout
 from spass.core.ids import TenantId
 from spass.sessions import record
 from spass.sessions.compaction.commit import commit_compaction
-from spass.sessions.compaction.plan import CompactionPlan
-from spass.sessions.compaction.summary_record import Summary
+from spass.sessions.compaction.plan import CompactionPlan, Summary
 from spass.sessions.record import load_turns
 from spass.store.invocation import ServiceCall
 from spass.store.overflow import Overflow

@@ -9,8 +9,7 @@ import pytest
 
 from spass.core.ids import JobId, TenantId
 from spass.core.jobs import WorkKind
-from spass.sessions.compaction import places
-from spass.sessions.compaction.job import JOB_SECONDS, read_job
+from spass.sessions.compaction.job import JOB_SECONDS, read_job, repair_places
 from spass.store import keys
 from spass.testing.faults import Fault
 from tests.simulated.deployment import CallFaults, SimulatedDeployment, simulated_deployment
@@ -98,7 +97,7 @@ async def test_all_jobs_end_whichever_call_kills_a_process(deployment: Simulated
     await deployment.settled()
     deployment.points = CallFaults()
     with deployment.quiet():
-        await places.repair(deployment.store, deployment.clock() + JOB_SECONDS)
+        await repair_places(deployment.store, deployment.clock() + JOB_SECONDS)
     await deployment.settled()
     ends = await statuses(deployment, jobs)
     assert ends.count("succeeded") >= 6, "a request that dies may leave a job that never starts"
@@ -121,12 +120,12 @@ async def test_the_sweep_sends_what_waits_behind_jobs_whose_executions_died(depl
     await deployment.settled()
     assert await statuses(deployment, [job]) == ["queued"]
     with deployment.quiet():
-        await places.repair(deployment.store, deployment.clock())
+        await repair_places(deployment.store, deployment.clock())
     assert await statuses(deployment, [job]) == ["queued"], "the others may be in work"
     with deployment.quiet():
         await deployment.store.line.give_back(KIND, died[0])
     await deployment.settled()
     assert await statuses(deployment, [job]) == ["succeeded"]
     with deployment.quiet():
-        await places.repair(deployment.store, deployment.clock() + JOB_SECONDS)
+        await repair_places(deployment.store, deployment.clock() + JOB_SECONDS)
     assert left(deployment) == []

@@ -1,15 +1,16 @@
 """The cut of a compaction is between turns and keeps at least the requested number of messages."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spass.core.errors import NothingToCompact
-from spass.core.ids import MessageId
+from spass.core.ids import MessageId, SessionId, SummaryId
 from spass.core.messages import Message, Role, ToolCall
-from spass.core.time import Timestamp
-from spass.sessions.compaction.plan import first_kept_seq
+from spass.core.time import Timestamp, timestamp
+from spass.sessions.compaction.plan import SummaryRecord, first_kept_seq, format_summary_message, parse_summary_message
 from spass.sessions.record import StoredMessage
+from spass.store.codec import encode
 
 
 def live(turns: list[int], *, summarised: bool = False) -> list[StoredMessage]:
@@ -71,3 +72,19 @@ def test_a_session_that_keeps_all_or_has_only_a_summary_has_nothing_to_compact()
 
 def test_an_earlier_summary_is_compacted_into_the_new_one() -> None:
     assert first_kept_seq(live([0, 0], summarised=True), 2, starts_with_summary=True) == 4
+
+
+@given(st.text())
+@example("Ana [sic] moves] to [Berlin] on 3 May.")
+@example("[compaction summary from session ses_1] Ana moves.")
+def test_parsing_is_the_inverse_of_formatting(text: str) -> None:
+    source, successor = SessionId("ses_" + "0" * 26), SessionId("ses_" + "1" * 26)
+    record = SummaryRecord(SummaryId("sum_1"), source, successor, text, "small", timestamp(0), 1, 4)
+    assert format_summary_message(record) == f"[compaction summary from session {source}] {text}"
+    assert parse_summary_message(format_summary_message(record)) == text
+
+
+def test_the_stored_names_of_a_summary_stay_because_sessions_have_no_expiry() -> None:
+    record = SummaryRecord(SummaryId("sum_1"), SessionId("ses_1"), SessionId("ses_2"), "text", "small", timestamp(0), 1, 4)
+    names = {"id", "source", "successor", "text", "model", "created_at", "first_seq", "last_seq"}
+    assert encode(record).keys() == names

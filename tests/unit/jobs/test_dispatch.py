@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spass.core.ids import IndexId, JobId, TenantId, UploadId
 from spass.core.jobs import AccountCall, IngestPart, IngestUpload, Job, MergeSegments, StartCompaction, body_of
-from spass.jobs.messages import Unknown, parse
+from spass.jobs.dispatch import Unknown, parse
 from spass.rag.ingest.uploaded_file import UploadedFile, upload_key, uploaded_file
 from tests.unit.rag.ingest.harness import put_event
 
