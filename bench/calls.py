@@ -30,9 +30,9 @@ from bench.processes import ADMIN_TOKEN, TOKEN, USER, emulated_aws, server, sile
 from infra.routes import ROUTES, Route
 from spass.approvals.record import Approval, StoredCall
 from spass.approvals.store import put_approval
-from spass.core.ids import AgentName, OperatorId, SessionId, TenantId, UserId, new_id
+from spass.core.ids import AgentName, Operator, OperatorId, SessionId, TenantId, UserId, new_id
 from spass.core.time import now
-from spass.memory.state import Operator, state_creation
+from spass.memory.state import state_creation
 from spass.store import keys
 from spass.store.invocation import ServiceCall
 from spass.store.writes import Update

@@ -18,10 +18,10 @@ from spass.agents.kinds.axes.retrieval import NOTES_OF_EACH
 from spass.calls.scope import Scope
 from spass.core.effects import SearchNotes, StoreNote
 from spass.core.fusion import fuse
-from spass.core.ids import AgentName, OperatorId, RequestId, SessionId, TenantId, UserId
+from spass.core.ids import AgentName, Operator, OperatorId, RequestId, SessionId, TenantId, UserId
 from spass.core.time import timestamp
 from spass.memory.operator_memory import OperatorMemory
-from spass.memory.state import Operator, state_creation
+from spass.memory.state import state_creation
 from spass.rag.index.embedding import Embedder
 from spass.rag.index.manifest import EmbeddingModel
 from spass.tenancy.identity import Caller, Identity

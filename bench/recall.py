@@ -32,7 +32,7 @@ from spass.core.messages import FinishReason, Message, Role
 from spass.core.run_result import AgentRun
 from spass.models.router import Router
 from spass.rag.index.cache import ObjectCache
-from spass.sessions.commit import JoinedWrites
+from spass.runs.commit import JoinedWrites, commit
 from spass.sessions.compaction.plan import SummaryRecord
 from spass.sessions.compaction.summary import Summarizer
 from spass.sessions.conversation import Conversation
@@ -181,7 +181,7 @@ class RecallBench:
             conversation.record(InferenceStarted(1))
             conversation.record(InferenceFinished(Message(Role.ASSISTANT, agent), FinishReason.STOP))
             conversation.record(TurnFinished(FinishReason.STOP))
-            await conversation.commit(await JoinedWrites.of((), conversation.finish()))
+            await commit(conversation, await JoinedWrites.of((), conversation.finish()))
         if conversation.compaction_error is not None:
             raise conversation.compaction_error
         return conversation.compaction.summary if conversation.compaction is not None else None

@@ -1,6 +1,6 @@
 """DELETE /v1/operators/{operator_id}: forget an operator's state and notes."""
 
-from spass.memory.state import Operator
+from spass.core.ids import Operator
 from spass.sessions import operator_requests
 from spass.tenancy.response_model import Deletion
 from spass.web.exchange import CurrentExchange

@@ -1,6 +1,6 @@
 """GET /v1/operators/{operator_id}: the session, the state and the number of notes of an operator."""
 
-from spass.memory.state import Operator
+from spass.core.ids import Operator
 from spass.sessions.operator_requests import OperatorView, view_operator
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler

@@ -1,6 +1,6 @@
 """GET /v1/operators/{operator_id}/notes: the notes of an operator."""
 
-from spass.memory.state import Operator
+from spass.core.ids import Operator
 from spass.memory.views import NotePage, page_notes
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler

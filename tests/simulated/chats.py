@@ -296,5 +296,5 @@ def virtual_clocks(*, stop_poll: float | None = None) -> Iterator[None]:
         patch.setattr("spass.runs.following.follow", partial(follow, clock=virtual_now))
         if stop_poll is not None:
             patch.setattr("spass.runs.run._STOP_POLL_SECONDS", stop_poll)
-            patch.setattr("spass.sessions.commit._COMMIT_DELAY", 0.0)
+            patch.setattr("spass.runs.commit._COMMIT_DELAY", 0.0)
         yield

@@ -16,10 +16,9 @@ from spass.calls.text_cleaning import strip_invisible
 from spass.core.effects import ForeignResult, ForeignRun
 from spass.core.errors import InternalError
 from spass.core.events import Event
-from spass.core.ids import AgentName, IndexId, WorkspaceId
+from spass.core.ids import AgentName, IndexId, Operator, WorkspaceId
 from spass.core.memory import Memory, MemoryOfTurn
 from spass.core.messages import Json, Message, Role, ToolSpec
-from spass.memory.state import Operator
 from spass.models.types import ChatRequest
 from spass.rag.search.prompt import render_context
 from spass.tenancy.settings import Cascade

@@ -11,10 +11,9 @@ from spass.agents.kinds.base import BaseAgent
 from spass.agents.kinds.registry import KINDS, UnknownKind
 from spass.agents.parameters import parameter_fields
 from spass.core.errors import InvalidRequest, ModelNotAllowed, SandboxUnavailable
-from spass.core.ids import RAG_ID, OperatorId, RequestId, UserId, WorkspaceId
+from spass.core.ids import RAG_ID, Operator, OperatorId, RequestId, UserId, WorkspaceId
 from spass.core.run_result import AgentRun
 from spass.core.text_checks import limit_bytes, reject_blank
-from spass.memory.state import Operator
 from spass.tenancy.config_problem import ConfigProblem
 from spass.tenancy.scalars import TopK
 from spass.tenancy.strict_body import StrictBody

@@ -4,6 +4,7 @@ import hashlib
 import os
 import threading
 import time
+from dataclasses import dataclass
 from typing import Final, Literal, NewType
 
 TenantId = NewType("TenantId", str)
@@ -43,6 +44,14 @@ AGENT_MODEL_PREFIX: Final = "agent/"
 """The beginning of the name under which an agent is a model of ``/v1``: ``agent/<name>``. No model of the catalogue begins so."""
 
 Prefix = Literal["ses", "msg", "sum", "job", "req", "seg", "gen", "turn", "call", "chatcmpl", "upl", "apr", "agt", "run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator of ``user``, the owner (``Caller.owner``). Another owner's operator with the same ``id`` is another one."""
+
+    user: UserId
+    id: OperatorId
 
 
 def id_pattern(prefix: Prefix) -> str:

@@ -11,11 +11,10 @@ from typing import Annotated, Final
 
 from spass.core.codec import AsJson
 from spass.core.errors import AgentNotFound, AgentPaused, RunNotFound, SessionBusy
-from spass.core.ids import AgentName, ManagedAgentId, MessageId, OperatorId, RunId, UserId
+from spass.core.ids import AgentName, ManagedAgentId, MessageId, Operator, OperatorId, RunId, UserId
 from spass.core.json import dump
 from spass.core.messages import Json, TokenUsage
 from spass.core.time import Timestamp
-from spass.memory.state import Operator
 from spass.store import keys
 from spass.store.codec import decode
 from spass.store.leases import RETRY_SECONDS

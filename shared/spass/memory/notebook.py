@@ -7,9 +7,10 @@ from typing import Final
 from zlib import crc32
 
 from spass.core.errors import StorageUnavailable
+from spass.core.ids import Operator
 from spass.core.tasks import run_concurrently
 from spass.memory.notes import MAX_NOTES, StoredNote, note_digest, note_key
-from spass.memory.state import Operator, remove_garbage
+from spass.memory.state import remove_garbage
 from spass.store import keys
 from spass.store.codec import decode, encode
 from spass.store.table import ConditionFailed

@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from spass.core.effects import Note
-from spass.core.ids import TenantId
+from spass.core.ids import Operator, TenantId
 from spass.core.json import encode_utf8
 from spass.core.text_checks import remove_controls
 from spass.core.time import Timestamp
-from spass.memory.state import Operator
 from spass.store import keys
 from spass.store.keys import Key
 

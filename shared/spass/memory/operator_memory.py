@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Final
 from spass.calls.scope import Scope
 from spass.core.effects import CallError, Note, Recalled, SearchNotes, StoreNote
 from spass.core.errors import OperatorNotFound, SpassError, UpstreamTimeout
+from spass.core.ids import Operator
 from spass.core.messages import Json
 from spass.core.time import Clock, timestamp
 from spass.memory.notebook import Notebook
 from spass.memory.notes import StoredNote, make_note, normalise_end
 from spass.memory.ranking import rank_by_meaning, rank_by_words
-from spass.memory.state import STATE_KEY, Operator, OperatorState, read_state, state_text
+from spass.memory.state import STATE_KEY, OperatorState, read_state, state_text
 
 if TYPE_CHECKING:  # it imports numpy, which only a search by meaning and a new note need
     from spass.rag.index.embedding import Embedder

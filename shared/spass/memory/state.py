@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Annotated, Final, Literal, TypeAlias
 
 from spass.core.codec import AsJson
-from spass.core.ids import AgentName, OperatorId, SessionId, UserId, new_id
+from spass.core.ids import AgentName, Operator, SessionId, new_id
 from spass.core.json import dump, replace_surrogates
 from spass.core.messages import Json
 from spass.core.time import Timestamp
@@ -17,15 +17,6 @@ from spass.store import keys
 from spass.store.codec import decode
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Equals, Put, Update, Value
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """An operator of ``user``, the owner (``Caller.owner``). Another owner's operator with the same ``id`` is another one."""
-
-    user: UserId
-    id: OperatorId
-
 
 STATE_KEY: Final = "state"
 """The key under which a model stores the operator's state, and under which the state is recalled."""

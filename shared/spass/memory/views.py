@@ -5,9 +5,10 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 from spass.core.errors import OperatorNotFound
+from spass.core.ids import Operator
 from spass.core.paging import decode_cursor, fill_page
 from spass.memory.notes import StoredNote
-from spass.memory.state import Operator, OperatorState, read_state
+from spass.memory.state import OperatorState, read_state
 from spass.store import keys
 from spass.store.codec import decode
 from spass.store.tenant_store import TenantStore

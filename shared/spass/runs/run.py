@@ -19,21 +19,20 @@ from spass.agents.spec import AgentSpec
 from spass.calls.scope import Scope
 from spass.core.errors import GATEWAY_STOPPED, InternalError, SpassError, StorageUnavailable, internal_error
 from spass.core.events import Event, Failed, Outcome, TurnFinished
-from spass.core.ids import AgentName, SessionId, WorkspaceId, random_suffix
+from spass.core.ids import AgentName, Operator, SessionId, WorkspaceId, random_suffix
 from spass.core.memory import Memory
 from spass.core.messages import Message
 from spass.core.run_result import RunResult, encode_run_result
 from spass.core.time import Deadline, now
-from spass.memory.state import Operator
 from spass.store.idempotency import Claim, IdempotentRequest, StoredAnswer
 from spass.store.leases import renewing
 
 if TYPE_CHECKING:  # a question needs neither sessions nor the journal
     from spass.journal.head import StreamClaim
     from spass.managed.records import MailboxMessage
+    from spass.runs.commit import Participant
     from spass.runs.log import RunLog
     from spass.runs.managed_runs import Execution
-    from spass.sessions.commit import Participant
     from spass.sessions.conversation import Conversation
     from spass.sessions.hold import TurnRequest
     from spass.sessions.service import Sessions
@@ -242,7 +241,7 @@ class Run:
 
     async def _take(self, turn: Turn) -> RunAnswer:
         """Run as a turn of a session."""
-        from spass.sessions.commit import JoinedWrites
+        from spass.runs.commit import JoinedWrites, commit
 
         async with turn.sessions.hold(self._scope, turn.request, turn.turn_id) as held:
             if isinstance(held, RunResult):
@@ -254,7 +253,7 @@ class Run:
                 await self._follow(held.record, held)
                 self._outcome = outcome = held.finish()
                 joined = await JoinedWrites.of(self._participants(turn), outcome)
-            await held.commit(joined)
+            await commit(held, joined)
         return RunAnswer(outcome, replayed=False)
 
     def _participants(self, turn: Turn) -> "Sequence[Participant]":

@@ -17,11 +17,10 @@ from spass.agents.engine import Engine
 from spass.agents.spec import AgentSpec
 from spass.calls.scope import Scope
 from spass.core.errors import SessionBusy, TurnLost
-from spass.core.ids import AgentName, SessionId, UserId, new_id
+from spass.core.ids import AgentName, Operator, SessionId, UserId, new_id
 from spass.core.run_result import RunResult, decode_run_result
 from spass.core.tasks import EventTask
 from spass.core.time import Clock
-from spass.memory.state import Operator
 from spass.runs.run import ChatSession, Run, RunAnswer, RunRequest, StreamIdentity, Turn
 from spass.store import idempotency
 from spass.store.idempotency import StoredAnswer
@@ -31,8 +30,8 @@ if TYPE_CHECKING:  # a question needs neither sessions nor the journal
     from spass.core.memory import MemoryOfTurn
     from spass.journal.follower import FollowedStream
     from spass.journal.head import StreamClaim, StreamHead
+    from spass.runs.commit import Participant
     from spass.runs.log import ReportError
-    from spass.sessions.commit import Participant
     from spass.sessions.opening import Opening
     from spass.sessions.operators import OperatorPointer
     from spass.sessions.service import Sessions

@@ -13,7 +13,7 @@ the session stays compacted and nothing of the turn is recorded.
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from spass.calls.scope import Scope
@@ -28,18 +28,20 @@ from spass.core.errors import (
 )
 from spass.core.events import Event
 from spass.core.ids import SessionId
-from spass.core.messages import CHARACTERS_PER_TOKEN, Message
+from spass.core.messages import Message
 from spass.core.run_result import CompactionIds, RunResult, encode_run_result
 from spass.core.time import Clock, Deadline, timestamp
-from spass.sessions.commit import JoinedWrites, TurnCommit, taken_over
-from spass.sessions.hold import TurnRequest, release_hold, renew_hold
+from spass.sessions.hold import TurnRequest, held_by, is_deleted, release_hold, renew_hold
 from spass.sessions.opening import OpenedSession
-from spass.sessions.record import TurnRecord, TurnRecorder, load_turns, with_decisions
+from spass.sessions.record import TurnRecord, TurnRecorder, load_turns, store_body, stored_overflow_key, with_decisions
 from spass.sessions.session import Session
-from spass.store import idempotency
+from spass.store import idempotency, keys
 from spass.store.bucket import ObjectMissing
 from spass.store.idempotency import StoredAnswer
 from spass.store.shielded import run_shielded
+from spass.store.table import TransactionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import ITEM_ABSENT, Put, Update, Write
 
 if TYPE_CHECKING:
     from spass.sessions.compaction.commit import CompactionResult
@@ -48,7 +50,9 @@ if TYPE_CHECKING:
 
 # After one of these errors of a compaction's commit, the turn may have lost its session.
 _HOLD_LOST: Final = (SessionArchived, SessionBusy, SessionNotFound, StorageUnavailable)
-_FULL_PERCENT: Final = 80
+_HEAD: Final = 1
+_OWN_WRITES: Final = {0, _HEAD}
+"""The positions of the turn and the head. The conditions of both hold as long as the turn holds its session."""
 _SUMMARY_SHARE: Final = 0.5
 """Share of the request's remaining time for a summary. The turn needs the rest."""
 
@@ -86,7 +90,7 @@ class Conversation:
         self._has_compacted = False
         self.compaction: CompactionResult | None = None
         self.compaction_error: SpassError | None = None
-        self._finished: tuple[TurnCommit, RunResult] | None = None
+        self._finished: tuple[Session, TurnRecord, RunResult] | None = None
 
     def check(self) -> None:
         """Check that the turn may continue this session, and tell the scope what its tools record with their effects.
@@ -154,7 +158,7 @@ class Conversation:
         Errors are those of ``shorten``.
         """
         live = await self._messages(self._turns)
-        if should_compact(self._session, live, len(self._request.message), self._request.context_window):
+        if self._session.should_compact(live, len(self._request.message), self._request.context_window):
             return await self.shorten() or live
         return live
 
@@ -205,18 +209,32 @@ class Conversation:
             raise InternalError("The turn ended without an answer.")
         turn = recorder.record(session.next_seq, self._scope.tally.total)
         after = replace(session, next_seq=turn.next_seq, updated_at=timestamp(self._clock()), hold=None)
-        result = self._result(session.id, turn)
-        self._finished = TurnCommit(self._store, after, turn), result
-        return result
+        self._finished = after, turn, self._result(session.id, turn)
+        return self._finished[2]
 
-    async def commit(self, joined: JoinedWrites) -> None:
-        """Record the turn, which has finished, together with ``joined``. Errors are those of ``TurnCommit.execute``."""
+    async def prepare(self) -> "PreparedTurn":
+        """Return what records the turn, which has finished. A large body is put into the bucket."""
         assert self._finished is not None  # noqa: S101 (the turn has finished)
-        (commit, result), request = self._finished, self._request
+        (session, turn, result), request, store = self._finished, self._request, self._store
         answer = StoredAnswer(encode_run_result(result), {})
-        requests = [request.idempotency, request.idempotency_at(self._session.id) if self.compaction is not None else None]
-        answers = [await idempotency.record(self._store, one, answer) for one in dict.fromkeys(requests) if one is not None]
-        await commit.execute(answers, joined)
+        requests = [request.idempotency, request.idempotency_at(session.id) if self.compaction is not None else None]
+        answers = [await idempotency.record(store, one, answer) for one in dict.fromkeys(requests) if one is not None]
+        body = await store_body(store, session.id, turn)
+        writes: list[Write] = [
+            Put(keys.session_turn(store.tenant, session.id, turn.first_seq), body, ITEM_ABSENT),
+            Update(
+                keys.session_head(store.tenant, session.id),
+                set={"next_seq": session.next_seq, "updated_at": session.updated_at},
+                remove=("hold",),
+                when=held_by(turn.id),
+            ),
+            Put(keys.user_session(store.tenant, session.user, session.agent, session.id), session.entry()),
+            *answers,
+        ]
+        return PreparedTurn(store, session.id, turn.id, writes, stored_overflow_key(dict(body)))
+
+    def mark_committed(self) -> None:
+        """Record that the commit has released the hold."""
         self._held_sessions = []
 
     async def release(self) -> None:
@@ -280,13 +298,35 @@ class Conversation:
         )
 
 
-def should_compact(session: Session, live: Sequence[Message], new_characters: int, context_window: int) -> bool:
-    """Return whether to compact ``session`` before a turn that starts with a message of ``new_characters``.
+@dataclass(frozen=True, slots=True)
+class PreparedTurn:
+    """The ``writes`` that record the turn ``id`` in its ``session`` and release the hold, whose owner is the turn. They are the
+    first ones of the transaction. A large body is in the bucket as ``body_object``."""
 
-    That is the case if its strategy is ``auto``, it has more ``live`` messages than it keeps, and these and the new message fill
-    more than 80 % of the model's ``context_window`` (tokens) by an estimate.
-    """
-    if session.compact_strategy != "auto" or len(live) <= session.compact_keep_last_n:
-        return False
-    characters = sum(message.count_characters() for message in live) + new_characters
-    return 100 * characters > _FULL_PERCENT * CHARACTERS_PER_TOKEN * context_window
+    store: TenantStore
+    session: SessionId
+    id: str
+    writes: Sequence[Write]
+    body_object: str | None
+
+    async def is_recorded(self) -> bool:
+        """Return whether the turn is recorded. After the release of the hold the answer is final."""
+        item = await self.store.table.get(self.writes[0].key)
+        return item is not None and item.get("id") == self.id
+
+    def loss(self, failure: TransactionFailed) -> SpassError | None:
+        """Return why the transaction can never take effect. Return None if the turn still holds its session."""
+        if is_deleted(failure.failures.get(_HEAD, {})):
+            return SessionNotFound("This session was deleted while the turn ran.")
+        return None if _OWN_WRITES.isdisjoint(failure.failures) else taken_over()
+
+    async def discard(self) -> None:
+        """Remove the body of a turn that is not recorded and never will be."""
+        if self.body_object is not None:
+            with suppress(StorageUnavailable):
+                await self.store.objects.delete([self.body_object])
+
+
+def taken_over() -> SessionBusy:
+    """Return the error of a turn that has lost its session to another request."""
+    return SessionBusy("Another request took this session over; the turn was not recorded.", retry_after=1)

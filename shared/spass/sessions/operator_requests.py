@@ -4,9 +4,9 @@ import time
 from typing import Final
 
 from spass.core.errors import SessionBusy
-from spass.core.ids import OperatorId, random_suffix
+from spass.core.ids import Operator, OperatorId, random_suffix
 from spass.core.time import Clock
-from spass.memory.state import Operator, OperatorState, read_state, remove_garbage
+from spass.memory.state import OperatorState, read_state, remove_garbage
 from spass.memory.views import count_notes, require_state
 from spass.sessions.hold import hold_error, not_held_by_others
 from spass.sessions.session import read_chain_end

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from spass.core.ids import SessionId
+from spass.core.ids import Operator, SessionId
 from spass.core.memory import MemoryOfTurn
 from spass.core.messages import FinishReason, Json
 from spass.core.run_result import RunResult
-from spass.memory.state import STATE_KEY, UNCHANGED, Operator, Unchanged, read_state, state_creation, state_update
+from spass.memory.state import STATE_KEY, UNCHANGED, Unchanged, read_state, state_creation, state_update
 from spass.sessions.opening import Opening
 from spass.sessions.session import Session
 from spass.store.tenant_store import TenantStore

@@ -17,13 +17,12 @@ from spass.core.errors import (
     SessionBusy,
     SessionNotFound,
 )
-from spass.core.ids import AgentName, SessionId, WorkspaceId, id_pattern, new_id
+from spass.core.ids import AgentName, Operator, SessionId, WorkspaceId, id_pattern, new_id
 from spass.core.messages import Message
 from spass.core.paging import decode_cursor, fill_page
 from spass.core.run_result import RunResult
 from spass.core.tasks import run_in_worker_thread
 from spass.core.time import Clock, timestamp
-from spass.memory.state import Operator
 from spass.sessions.conversation import Conversation
 from spass.sessions.deletion import delete_session
 from spass.sessions.history import HistoryPage, read_history

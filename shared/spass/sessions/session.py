@@ -1,6 +1,7 @@
 """A session: its owner, its state and its hold. It is stored as one item, the head."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Final, NamedTuple
@@ -9,6 +10,7 @@ from pydantic import AfterValidator, Field
 
 from spass.core.errors import InvalidRequest, SessionAgentMismatch, SessionNotFound
 from spass.core.ids import CLIENT_ID, RAG_ID, AgentName, OperatorId, SessionId, SummaryId, UserId, WorkspaceId, id_pattern
+from spass.core.messages import CHARACTERS_PER_TOKEN, Message
 from spass.core.text_checks import reject_nul
 from spass.core.time import Timestamp
 from spass.store import keys
@@ -19,6 +21,7 @@ from spass.tenancy.response_model import LEAVE_OUT_IF_EMPTY, Count, DateTime, Re
 from spass.tenancy.scalars import CompactStrategy, KeepLastN
 from spass.tenancy.strict_body import StrictBody
 
+_FULL_PERCENT: Final = 80
 _ID_START: Final = "ses_"  # a client's name for a session does not begin so
 
 WorkspaceIdField = Annotated[
@@ -112,6 +115,17 @@ class Session:
     @property
     def live_message_count(self) -> int:
         return self.next_seq - self.compacted_before
+
+    def should_compact(self, live: Sequence[Message], new_characters: int, context_window: int) -> bool:
+        """Return whether to compact the session before a turn that starts with a message of ``new_characters``.
+
+        That is the case if its strategy is ``auto``, it has more ``live`` messages than it keeps, and these and the new message
+        fill more than 80 % of the model's ``context_window`` (tokens) by an estimate.
+        """
+        if self.compact_strategy != "auto" or len(live) <= self.compact_keep_last_n:
+            return False
+        characters = sum(message.count_characters() for message in live) + new_characters
+        return 100 * characters > _FULL_PERCENT * CHARACTERS_PER_TOKEN * context_window
 
     def attributes(self) -> dict[str, Value]:
         """Return the attributes of the head item."""

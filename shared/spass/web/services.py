@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from spass.core.bus import EventBus
     from spass.core.code_calls import Sandbox
     from spass.core.effects import Page
+    from spass.core.ids import Operator
     from spass.limits.followers import Followers
     from spass.managed.agents import ManagedAgents
     from spass.managed.schedules import ScheduleWriter
     from spass.managed.ticks import Ticks
     from spass.memory.operator_memory import OperatorMemory
-    from spass.memory.state import Operator
     from spass.models.provider_keys import ProviderKeys
     from spass.models.router import Router
     from spass.rag.index.cache import ObjectCache

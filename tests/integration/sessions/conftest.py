@@ -14,7 +14,7 @@ from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
 from spass.core.messages import Message, TokenUsage
 from spass.core.run_result import AgentRun
 from spass.core.time import timestamp
-from spass.sessions import commit
+from spass.runs import commit
 from spass.sessions.deletion import delete_session
 from spass.sessions.hold import TurnRequest, messages_path
 from spass.sessions.record import StoredMessage, load_turns

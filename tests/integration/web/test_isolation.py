@@ -12,9 +12,9 @@ import pytest
 
 from infra.routes import ROUTES, Route
 from spass.aws.clients import Aws
-from spass.core.ids import AgentName, OperatorId, SessionId, TenantId, UserId
+from spass.core.ids import AgentName, Operator, OperatorId, SessionId, TenantId, UserId
 from spass.core.time import now
-from spass.memory.state import Operator, state_creation, state_update
+from spass.memory.state import state_creation, state_update
 from tests.simulated.memory import aws_for_faults
 
 pytestmark = pytest.mark.anyio

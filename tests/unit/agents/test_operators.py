@@ -9,11 +9,11 @@ import pytest
 from spass.core.effects import Recalled, SearchNotes, StoreNote, ToolOutcome
 from spass.core.errors import InvalidRequest
 from spass.core.events import Event, InferenceFinished, InferenceStarted, ToolCallFinished, TurnFinished, TurnStarted
-from spass.core.ids import AgentName, OperatorId, RequestId, UserId
+from spass.core.ids import AgentName, Operator, OperatorId, RequestId, UserId
 from spass.core.json import dump
 from spass.core.messages import FinishReason, Json, Message, Role, ToolCall
 from spass.core.run_result import AgentRun, RunResult
-from spass.memory.state import Operator, read_state
+from spass.memory.state import read_state
 from spass.sessions.hold import TurnRequest
 from spass.sessions.operators import OperatorCommit
 from spass.testing.aws import MemoryAws

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from spass.calls.scope import Scope
 from spass.core.errors import UpstreamError
-from spass.core.ids import AgentName, OperatorId, SessionId, TenantId, UserId, new_id
+from spass.core.ids import AgentName, Operator, OperatorId, SessionId, TenantId, UserId, new_id
 from spass.core.messages import TokenUsage
 from spass.core.time import timestamp
 from spass.memory.operator_memory import OperatorMemory
-from spass.memory.state import Operator, OperatorState, read_state, state_creation
+from spass.memory.state import OperatorState, read_state, state_creation
 from spass.models.types import EmbeddingReply, pack_rows
 from spass.rag.index.embedding import Embedder
 from spass.rag.index.manifest import EmbeddingModel

@@ -11,11 +11,11 @@ import pytest
 
 from spass.core.effects import SearchNotes, StoreNote
 from spass.core.errors import InvalidRequest, OperatorNotFound
-from spass.core.ids import OperatorId, UserId
+from spass.core.ids import Operator, OperatorId, UserId
 from spass.core.messages import Json
 from spass.core.time import timestamp
 from spass.memory.operator_memory import OperatorMemory
-from spass.memory.state import Operator, read_state, state_update
+from spass.memory.state import read_state, state_update
 from spass.memory.views import page_notes
 from spass.sessions.operator_requests import delete_operator, view_operator
 from tests.sampling import SOAK

@@ -2,10 +2,10 @@
 
 import pytest
 
-from spass.core.ids import AgentName, OperatorId, SessionId, TenantId, UserId
+from spass.core.ids import AgentName, Operator, OperatorId, SessionId, TenantId, UserId
 from spass.core.messages import Json
 from spass.core.time import Timestamp
-from spass.memory.state import UNCHANGED, Operator, read_state, state_creation, state_text, state_update
+from spass.memory.state import UNCHANGED, read_state, state_creation, state_text, state_update
 from spass.store.table import ConditionFailed
 from spass.store.tenant_store import TenantStore
 from tests.unit.calls.scripted_provider import memory_store

@@ -8,9 +8,9 @@ import pytest
 
 from spass.core.effects import SearchNotes, StoreNote
 from spass.core.errors import CompactionInProgress, OperatorNotFound, SessionBusy, StorageUnavailable
-from spass.core.ids import AgentName, OperatorId, SessionId, UserId
+from spass.core.ids import AgentName, Operator, OperatorId, SessionId, UserId
 from spass.core.time import Timestamp
-from spass.memory.state import Operator, read_state, state_update
+from spass.memory.state import read_state, state_update
 from spass.memory.views import page_notes
 from spass.sessions.hold import new_hold
 from spass.sessions.operator_requests import delete_operator, view_operator

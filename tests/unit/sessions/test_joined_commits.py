@@ -12,7 +12,7 @@ from spass.core.errors import InternalError, SessionBusy, StorageUnavailable
 from spass.core.events import Event
 from spass.core.ids import AgentName, RequestId, SessionId, UserId
 from spass.core.run_result import AgentRun, RunResult
-from spass.sessions.commit import Participant
+from spass.runs.commit import Participant
 from spass.sessions.hold import TurnRequest
 from spass.store import keys
 from spass.store.keys import Key

@@ -13,10 +13,10 @@ from typing import Final
 from spass.calls.scope import Scope
 from spass.core.errors import SessionNotFound, SpassError
 from spass.core.events import Event
-from spass.core.ids import AgentName, OperatorId, RequestId, SessionId, TenantId, UserId, new_id
+from spass.core.ids import AgentName, Operator, OperatorId, RequestId, SessionId, TenantId, UserId, new_id
 from spass.core.messages import Message, Role
 from spass.core.run_result import AgentRun, RunResult
-from spass.memory.state import Operator, OperatorState, read_state
+from spass.memory.state import OperatorState, read_state
 from spass.sessions.compaction.commit import commit_compaction
 from spass.sessions.compaction.plan import CompactionPlan, Summary
 from spass.sessions.deletion import delete_session

@@ -14,7 +14,7 @@ from spass.core.messages import Message
 from spass.core.run_result import AgentRun, RunResult
 from spass.journal.head import StreamState
 from spass.runs import run as turn_module
-from spass.sessions.commit import Participant
+from spass.runs.commit import Participant
 from spass.sessions.hold import TurnRequest
 from spass.sessions.session import SessionView
 from spass.store import keys

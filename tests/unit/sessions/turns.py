@@ -13,9 +13,9 @@ from spass.core.messages import Json
 from spass.core.run_result import AgentRun, RunResult
 from spass.core.tasks import EventList
 from spass.journal.frames import Frame
+from spass.runs.commit import Participant
 from spass.runs.log import RunLog
 from spass.runs.run import Run, RunAnswer, RunRequest, Turn
-from spass.sessions.commit import Participant
 from spass.sessions.hold import TurnRequest
 from spass.sessions.service import Sessions
 from tests.simulated.scripted_turns import Respond, ScriptedEngine

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from spass.core.ids import AgentName, SessionId, UserId
 from spass.core.messages import Message, Role, ToolCall
 from spass.core.time import Timestamp
-from spass.sessions.conversation import should_compact
 from spass.sessions.session import Session
 from spass.tenancy.scalars import CompactStrategy
 
@@ -36,17 +35,17 @@ def test_a_session_is_compacted_only_if_all_three_conditions_hold(
 ) -> None:
     full = Fraction(sum(sizes) + new, 4) > Fraction(80, 100) * window
     wanted = strategy == "auto" and len(sizes) > keep and full
-    assert should_compact(session(strategy, keep), messages(sizes), new, window) is wanted
+    assert session(strategy, keep).should_compact(messages(sizes), new, window) is wanted
 
 
 @pytest.mark.parametrize(("window", "most"), [(1, 3), (10, 32), (1000, 3200), (200_000, 640_000)])
 def test_the_limit_of_80_percent_is_exact(window: int, most: int) -> None:
-    assert not should_compact(session(), messages([most - 1]), 1, window)
-    assert should_compact(session(), messages([most - 1]), 2, window)
+    assert not session().should_compact(messages([most - 1]), 1, window)
+    assert session().should_compact(messages([most - 1]), 2, window)
 
 
 def test_names_and_arguments_of_tool_calls_count_and_their_ids_do_not() -> None:
     call = Message(Role.ASSISTANT, "ab", (ToolCall("call_of_any_length", "cd", '{"e":1}'),), None)
     result = Message(Role.TOOL, "f", (), "call_of_any_length")
-    assert not should_compact(session(), [call, result], 20, 10)
-    assert should_compact(session(), [call, result], 21, 10)
+    assert not session().should_compact([call, result], 20, 10)
+    assert session().should_compact([call, result], 21, 10)
