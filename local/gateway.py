@@ -31,7 +31,8 @@ from local.server import local_app, local_services, server
 from local.workers import Workers
 from spass.models.backends import check_backend
 from spass.sandbox.launchers import UnknownSandbox, chosen_launcher
-from spass.tenancy.config import GatewayConfig, load_gateway_config
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.config_file import load_gateway_config
 from spass.tenancy.yaml_source import ConfigError
 from spass.tools.registry import TOOLS
 

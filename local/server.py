@@ -18,7 +18,8 @@ from spass.core.errors import InvalidRequest
 from spass.core.ids import RequestId, new_id
 from spass.models.backends import check_backend
 from spass.redaction.log import capture_library_logs
-from spass.tenancy.config import GatewayConfig, load_gateway_config
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.config_file import load_gateway_config
 from spass.tools.registry import TOOLS
 from spass.web.app import create_app
 from spass.web.errors import error_response

@@ -12,7 +12,8 @@ from local.ollama import PROVIDER as OLLAMA
 from spass.agents.registry import AgentRegistry
 from spass.agents.responses import AgentSummary
 from spass.models.backends import check_backend, serves
-from spass.tenancy.config import BackendConfig, GatewayConfig, load_gateway_config
+from spass.tenancy.config import BackendConfig, GatewayConfig
+from spass.tenancy.config_file import load_gateway_config
 from spass.tenancy.config_problem import display_path
 from spass.tenancy.yaml_source import ConfigError
 from spass.tools.registry import TOOLS

@@ -24,7 +24,8 @@ from spass.agents.spec import file_model
 from spass.completions.chat_request import ChatCompletionRequest
 from spass.core.effects import ToolOutcome
 from spass.core.messages import ToolCall
-from spass.tenancy.config import GatewayConfig, TenantDefaults, load_gateway_config
+from spass.tenancy.config import GatewayConfig, TenantDefaults
+from spass.tenancy.config_file import load_gateway_config
 from spass.tools import registry
 from tests.unit.tools.fakes import scope_for, toolbox_of
 

@@ -7,7 +7,6 @@ from decimal import Decimal
 from typing import Final, Protocol
 
 from spass.core.errors import StorageUnavailable, storage_timeout
-from spass.core.time import now
 from spass.limits.reservation import ReservationCheck
 from spass.limits.shard_state import (
     MARGIN_SECONDS,
@@ -20,7 +19,7 @@ from spass.limits.shard_state import (
     ShardState,
     lease_end,
 )
-from spass.redaction.log import write_line
+from spass.redaction.log import write_event
 from spass.store.keys import Key
 from spass.store.leases import RENEW_SECONDS
 from spass.store.shielded import run_shielded
@@ -177,13 +176,13 @@ class Reservation:
             try:
                 await self._shard.write(self._renewal(stored_state, lease))
             except StorageUnavailable:
-                self._log("limit_not_renewed")
+                write_event("limit_not_renewed", {})
                 return
             except ConditionFailed as failed:
                 stored_state = ShardState.of(failed.item)
                 stored_lease = stored_state.lease_of(self._request.call_id)
                 if stored_lease is None:
-                    self._log("limit_lease_lost")
+                    write_event("limit_lease_lost", {})
                     return
                 if stored_lease == lease or stored_lease != self._lease:
                     self._lease = stored_lease  # a reply was lost, or another renewal of this call came first
@@ -236,7 +235,7 @@ class Reservation:
                 break
             else:
                 return
-        self._log("limit_not_settled")
+        write_event("limit_not_settled", {})
 
     def _settlement(self, state: ShardState | None, tokens: int, usd: Decimal) -> Change:
         """Return the write that settles the call. ``state`` is the item that refused the last attempt. The first attempt (None)
@@ -275,6 +274,3 @@ class Reservation:
         """
         money = self._shard.share.usd_per_month is not None and bool(self._request.usd)
         return money and (state is None or state.month == self._month)
-
-    def _log(self, event: str) -> None:
-        write_line({"at": now(), "level": "warning", "event": event})

@@ -20,7 +20,8 @@ from spass.llm.usage_log import AgentUsage, ProcessUsageLog, TableUsageLog
 from spass.models.backends import all_key_variables, check_backend
 from spass.models.provider_keys import ProviderKeys
 from spass.models.router import Router
-from spass.tenancy.config import GatewayConfig, load_gateway_config
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.config_file import load_gateway_config
 
 _lock = threading.Lock()
 _calls: InProcessCalls | None = None

@@ -14,10 +14,10 @@ from spass.core.cost import NO_COST, Cost, decimal_text
 from spass.core.errors import InternalError, SpassError, StorageUnavailable
 from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
 from spass.core.jobs import AccountCall
-from spass.core.messages import NO_TOKENS, Json, TokenUsage
-from spass.core.time import Timestamp, epoch_s, now
+from spass.core.messages import NO_TOKENS, TokenUsage
+from spass.core.time import Timestamp, epoch_s
 from spass.metering import usage
-from spass.redaction.log import write_line
+from spass.redaction.log import write_event, write_line
 from spass.store import keys
 from spass.store.table import TTL, ConditionFailed, TransactionFailed
 from spass.store.tenant_store import TenantStore
@@ -140,8 +140,7 @@ async def _queue_record(store: TenantStore, record: Mapping[str, str | int]) -> 
         event = "audit_queued"
     except (StorageUnavailable, InternalError):
         event = "audit_not_stored"
-    line: dict[str, Json] = {"at": now(), "level": "error", "request_id": record["outer_request_id"]}
-    write_line({**line, "event": event, "call": record["request_id"]})
+    write_event(event, {"request_id": record["outer_request_id"], "call": record["request_id"]}, level="error")
 
 
 def attributes(record: AuditRecord) -> dict[str, str | int]:

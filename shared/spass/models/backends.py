@@ -7,7 +7,7 @@ from typing import Final
 from spass.core.text_checks import suggest_name
 from spass.models.provider_registry import DEFAULT_PROVIDER, PROVIDERS
 from spass.tenancy.config import BackendConfig, GatewayConfig, LlmConfig
-from spass.tenancy.config_checks import BackendProblem
+from spass.tenancy.config_file import BackendProblem
 
 DEFAULT_MAX_CONNECTIONS: Final = 100
 """The maximum number of connections of a process to a backend without ``max_concurrent``."""

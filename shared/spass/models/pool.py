@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from spass.core.errors import NoBackendAvailable, StorageUnavailable
-from spass.core.time import now
 from spass.models.backends import key_variable
 from spass.models.types import CallContext, Provider
-from spass.redaction.log import write_line
+from spass.redaction.log import write_event
 from spass.tenancy.config import BackendConfig
 
 KeyOf: TypeAlias = Callable[[str], str | None]
@@ -81,16 +80,7 @@ class ProviderPool:
 def _missing_key_error(model: str, serving: Iterable[BackendConfig], context: CallContext) -> NoBackendAvailable:
     """Return the error for a missing key, and log the names of the variables for the operator."""
     variables = sorted({variable for backend in serving if (variable := key_variable(backend))})
-    write_line(
-        {
-            "at": now(),
-            "level": "error",
-            "request_id": context.request_id,
-            "event": "key_missing",
-            "model": model,
-            "set": variables,
-        }
-    )
+    write_event("key_missing", {"request_id": context.request_id, "model": model, "set": variables}, level="error")
     return NoBackendAvailable(
         f"No backend for the model '{model[:128]}' is configured with a key. The operator finds the name of the missing variable "
         "in the log.",

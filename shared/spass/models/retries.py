@@ -19,7 +19,6 @@ from spass.core.errors import (
     UpstreamTimeout,
     UpstreamUnreachable,
 )
-from spass.core.time import now
 from spass.models.circuit_breaker import CircuitBreaker
 from spass.models.errors import (
     AttemptFailed,
@@ -36,7 +35,7 @@ from spass.models.errors import (
     BackendUnsupported,
 )
 from spass.models.types import CallContext
-from spass.redaction.log import write_line
+from spass.redaction.log import write_event
 from spass.tenancy.config import BackendConfig, LlmConfig
 
 BACKENDS_LIMIT: Final = "backends"
@@ -193,17 +192,8 @@ class RetrySchedule:
 
     def _log(self, backend: BackendConfig, failure: AttemptFailed) -> None:
         """Log the failure without the provider's message, which may contain anything."""
-        write_line(
-            {
-                "at": now(),
-                "level": "warning",
-                "request_id": self._request_id,
-                "event": "backend_failed",
-                "backend": backend.name,
-                "failure": type(failure).__name__,
-                "status": failure.status,
-            }
-        )
+        fields = {"backend": backend.name, "failure": type(failure).__name__, "status": failure.status}
+        write_event("backend_failed", {"request_id": self._request_id, **fields})
 
     def _backoff(self, backend: BackendConfig) -> float:
         wait = self._waits.get(backend.name)

@@ -51,6 +51,11 @@ def write_line(line: Mapping[str, Json]) -> None:
         output.flush()
 
 
+def write_event(event: str, fields: Mapping[str, Json], *, level: str = "warning") -> None:
+    """Write the line of an event that happened now."""
+    write_line({"at": now(), "level": level, "event": event, **fields})
+
+
 def failure_line(error: BaseException, request_id: str) -> dict[str, Json]:
     """Return the line of an unexpected exception: its type, and the innermost place of our code in its traceback (of an
     ``InternalError``: of its cause). Omit its text, which may contain secrets or texts of users, unless it is ours."""

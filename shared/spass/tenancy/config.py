@@ -1,10 +1,8 @@
 """The schema of ``gateway.yaml``, the operator's one file."""
 
-from collections.abc import Collection
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, WithJsonSchema, model_validator
@@ -12,8 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from spass.core.errors import ModelNotFound
 from spass.core.ids import AGENT_MODEL_PREFIX
 from spass.core.text_checks import limit_bytes
-from spass.tenancy.config_checks import BackendCheck, find_problems, find_warnings
-from spass.tenancy.config_problem import ConfigProblem, display_path
+from spass.tenancy.config_problem import ConfigProblem
 from spass.tenancy.scalars import (
     ANY_MODEL,
     AbsoluteFolder,
@@ -33,7 +30,6 @@ from spass.tenancy.scalars import (
     TenantName,
     TopK,
 )
-from spass.tenancy.yaml_source import ConfigError, load_yaml, validate
 
 DEFAULT_READ_TIMEOUT: Final = 120.0
 """Seconds between two bytes of an answer, for a backend without ``timeout``."""
@@ -284,21 +280,3 @@ def model_not_found(name: str, *, names_agent: bool = False) -> ModelNotFound:
     shown = name[:128]
     hint = f"The agent '{shown}' is called {AGENT_MODEL_PREFIX}{shown}. " if names_agent else ""
     return ModelNotFound(f"There is no model '{shown}'. {hint}GET /v1/models lists all models.", param="model")
-
-
-def load_gateway_config(
-    path: Path, tool_names: Collection[str] | None = None, check_backend: BackendCheck | None = None
-) -> GatewayConfig:
-    """Return the configuration in the file at ``path``, or raise ``ConfigError`` with its problems, their lines, and what to
-    write instead. ``tool_names`` are the tools that it may name, and ``check_backend`` yields the problems of a backend. None:
-    do not check."""
-    if not path.exists():
-        message = "there is no such file; name the operator's file in SPASS_CONFIG"
-        raise ConfigError([ConfigProblem(display_path(path), None, message)])
-    source = load_yaml(path)
-    config = validate(source, GatewayConfig)
-    problems = [*find_problems(source, config, tool_names, check_backend)]
-    if problems:
-        raise ConfigError(problems)
-    warnings = sorted(find_warnings(source, config, check_backend), key=lambda warning: warning.line or 0)
-    return config.with_warnings(tuple(warnings))

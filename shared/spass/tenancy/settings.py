@@ -14,8 +14,8 @@ from pydantic import WithJsonSchema
 from spass.core.errors import AboveCeiling, StorageUnavailable
 from spass.core.ids import TenantId
 from spass.core.messages import Json
-from spass.core.time import Deadline, now
-from spass.redaction.log import write_line
+from spass.core.time import Deadline
+from spass.redaction.log import write_event
 from spass.store.keys import tenant_config, tenant_limit
 from spass.tenancy.config import GatewayConfig, TenantConfig, TenantLimits
 from spass.tenancy.response_model import LEAVE_OUT_IF_EMPTY, ResponseModel
@@ -81,10 +81,6 @@ class _CacheEntry:
     settings: EffectiveConfig
     until: float
     stale: bool = False
-
-
-def _log_warning(event: str, tenant: TenantId, **details: Json) -> None:
-    write_line({"at": now(), "level": "warning", "event": event, "tenant": tenant, **details})
 
 
 class Cascade:
@@ -192,7 +188,7 @@ class Cascade:
             if cached is None:
                 raise
             if not cached.stale:
-                _log_warning("tenant_config_stale", store.tenant)
+                write_event("tenant_config_stale", {"tenant": store.tenant})
             self._cache[store.tenant] = replace(cached, until=self._clock() + _PAUSE_SECONDS, stale=True)
             return cached.settings
         return self._update_cache(store.tenant, item, started)
@@ -206,7 +202,7 @@ class Cascade:
         else:
             settings = self._merge(tenant, stored)
             if stored.ignored:
-                _log_warning("tenant_config_ignored", tenant, settings=[*stored.ignored])
+                write_event("tenant_config_ignored", {"tenant": tenant, "settings": [*stored.ignored]})
         version = max(stored.version, cached.version if cached else 0)
         self._cache[tenant] = _CacheEntry(version, settings, started + FRESH_SECONDS)
         return settings

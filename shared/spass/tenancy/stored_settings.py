@@ -19,7 +19,7 @@ from spass.core.time import Deadline
 from spass.store.keys import tenant_config
 from spass.store.writes import ITEM_ABSENT, Equals, Item, Update, Value
 from spass.tenancy.config import MAX_MEMORY_BYTES, GatewayConfig, TenantDefaults
-from spass.tenancy.config_checks import find_unknown_names
+from spass.tenancy.config_file import find_unknown_names
 from spass.tenancy.response_model import ResponseModel
 from spass.tenancy.scalars import Money
 from spass.tenancy.validation_messages import explain_error

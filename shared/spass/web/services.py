@@ -134,7 +134,7 @@ class Services:
     @cached_property
     def config(self) -> "GatewayConfig":
         from spass.models.backends import check_backend
-        from spass.tenancy.config import load_gateway_config
+        from spass.tenancy.config_file import load_gateway_config
         from spass.tools.registry import TOOLS
 
         config = load_gateway_config(self.settings.config, TOOLS, check_backend)

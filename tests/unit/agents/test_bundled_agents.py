@@ -6,7 +6,7 @@ import pytest
 
 from spass.agents.registry import AgentRegistry
 from spass.agents.responses import AgentConfig
-from spass.tenancy.config import load_gateway_config
+from spass.tenancy.config_file import load_gateway_config
 
 ROOT = Path(__file__).parents[3]
 

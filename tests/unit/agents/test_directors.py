@@ -10,7 +10,8 @@ import pytest
 
 from spass.agents.registry import AgentRegistry
 from spass.agents.spec import AgentSpec
-from spass.tenancy.config import GatewayConfig, load_gateway_config
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.config_file import load_gateway_config
 from spass.tools.registry import TOOLS, load_tool
 from spass.workspaces.paths import parse_folder, parse_path
 

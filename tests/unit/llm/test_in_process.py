@@ -25,7 +25,8 @@ from spass.metering.usage import UsageQuery
 from spass.metering.usage import usage as stored_usage
 from spass.models.router import Router
 from spass.store.tenant_store import TenantStore
-from spass.tenancy.config import GatewayConfig, load_gateway_config
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.config_file import load_gateway_config
 from spass.tenancy.yaml_source import ConfigError
 from spass.testing.aws import MemoryAws
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve

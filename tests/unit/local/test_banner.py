@@ -16,7 +16,8 @@ from spass.aws.functions import LambdaFunction
 from spass.core.code_calls import Sandbox
 from spass.sandbox.launchers import select_sandbox
 from spass.sandbox.none import NoSandbox
-from spass.tenancy.config import GatewayConfig, load_gateway_config
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.config_file import load_gateway_config
 
 NO_CODE = NoSandbox("SPASS_SANDBOX is none.")
 

@@ -7,7 +7,8 @@ import pytest
 
 from local.environment import check_keys, dotenv_notes, read_dotenv
 from local.home import ROOT, LocalError
-from spass.tenancy.config import GatewayConfig, SearchConfig, load_gateway_config
+from spass.tenancy.config import GatewayConfig, SearchConfig
+from spass.tenancy.config_file import load_gateway_config
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import yaml
 from local.home import ROOT
 from local.models import ModelChoice, choose_models, overlay
 from local.processes import answers
-from spass.tenancy.config import GatewayConfig, load_gateway_config
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.config_file import load_gateway_config
 from spass.tenancy.identity import Tokens
 from spass.testing.http_server import HttpAnswer, serve
 

@@ -12,7 +12,8 @@ from local.home import ROOT
 from local.models import ModelChoice, choose_models, overlay
 from local.ollama import Servers, find_servers
 from spass.models.backends import serves
-from spass.tenancy.config import BackendConfig, GatewayConfig, load_gateway_config
+from spass.tenancy.config import BackendConfig, GatewayConfig
+from spass.tenancy.config_file import load_gateway_config
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
 
 CLOUDS: Final = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "XAI_API_KEY", "GROQ_API_KEY")

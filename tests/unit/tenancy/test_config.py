@@ -11,7 +11,8 @@ import pytest
 from local.models import TOKENS
 from spass.core.errors import ModelNotFound
 from spass.models.backends import all_key_variables, check_backend, serves
-from spass.tenancy.config import GatewayConfig, load_gateway_config
+from spass.tenancy.config import GatewayConfig
+from spass.tenancy.config_file import load_gateway_config
 from spass.tenancy.yaml_source import ConfigError
 
 SHIPPED = Path(__file__).parents[3] / "gateway.yaml"

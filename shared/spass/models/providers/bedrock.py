@@ -16,7 +16,6 @@ import httpx
 from spass.aws.eventstream import BrokenEventStream, EventStreamDecoder, StreamMessage
 from spass.aws.signing import Signer, SigningFailed
 from spass.core.messages import Json
-from spass.core.time import now
 from spass.models.backends import bedrock_region
 from spass.models.errors import BackendAuthError, BackendUnavailable
 from spass.models.providers.bedrock_embeddings import embed
@@ -34,7 +33,7 @@ from spass.models.providers.http import malformed_response
 from spass.models.providers.http_provider import HttpProvider, merge_deltas
 from spass.models.providers.payloads import parse
 from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
-from spass.redaction.log import write_line
+from spass.redaction.log import write_event
 from spass.tenancy.config import BackendConfig
 
 _INTERRUPTED: Final = frozenset({"malformed_model_output", "malformed_tool_use"})
@@ -167,5 +166,5 @@ def _path(model: str, operation: str) -> str:
 
 def _signing_error(backend: BackendConfig, error: SigningFailed) -> BackendAuthError:
     """Return the failure for a request that cannot be signed, and log the reason for the operator."""
-    write_line({"at": now(), "level": "error", "event": "not_signed", "backend": backend.name, "reason": str(error)})
+    write_event("not_signed", {"backend": backend.name, "reason": str(error)}, level="error")
     return BackendAuthError(f"Requests to Bedrock cannot be signed: {error}.")

@@ -14,7 +14,7 @@ from spass.models.backends import check_backend
 from spass.models.provider_registry import PROVIDERS, ProviderEntry, make_provider
 from spass.models.providers.http import Connection
 from spass.models.router import Router
-from spass.tenancy.config import load_gateway_config
+from spass.tenancy.config_file import load_gateway_config
 from tests.unit.models.scripted_upstream import KEY, context, request
 
 pytestmark = pytest.mark.anyio

@@ -1,17 +1,16 @@
-"""Check what the schema of ``gateway.yaml`` cannot: names that must exist or be unique, and lines that work but should change."""
+"""Load ``gateway.yaml``, and check what its schema cannot: names that must exist or be unique, and lines that should change."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from spass.core.ids import AGENT_MODEL_PREFIX
 from spass.core.text_checks import did_you_mean
-from spass.tenancy.config_problem import ConfigProblem
+from spass.tenancy.config import BackendConfig, GatewayConfig, ModelConfig, TenantDefaults, TenantLimits
+from spass.tenancy.config_problem import ConfigProblem, display_path
 from spass.tenancy.scalars import ANY_MODEL
-from spass.tenancy.yaml_source import Loc, YamlSource
-
-if TYPE_CHECKING:
-    from spass.tenancy.config import BackendConfig, GatewayConfig, ModelConfig, TenantDefaults, TenantLimits
+from spass.tenancy.yaml_source import ConfigError, Loc, YamlSource, load_yaml, validate
 
 
 class BackendProblem(NamedTuple):
@@ -23,11 +22,29 @@ class BackendProblem(NamedTuple):
     is_warning: bool = False
 
 
-BackendCheck: TypeAlias = Callable[["BackendConfig"], Iterable[BackendProblem]]
+BackendCheck: TypeAlias = Callable[[BackendConfig], Iterable[BackendProblem]]
 
 
-def find_problems(
-    source: YamlSource, config: "GatewayConfig", tool_names: Collection[str] | None, check_backend: BackendCheck | None
+def load_gateway_config(
+    path: Path, tool_names: Collection[str] | None = None, check_backend: BackendCheck | None = None
+) -> GatewayConfig:
+    """Return the configuration in the file at ``path``, or raise ``ConfigError`` with its problems, their lines, and what to
+    write instead. ``tool_names`` are the tools that it may name, and ``check_backend`` yields the problems of a backend. None:
+    do not check."""
+    if not path.exists():
+        message = "there is no such file; name the operator's file in SPASS_CONFIG"
+        raise ConfigError([ConfigProblem(display_path(path), None, message)])
+    source = load_yaml(path)
+    config = validate(source, GatewayConfig)
+    problems = [*_find_problems(source, config, tool_names, check_backend)]
+    if problems:
+        raise ConfigError(problems)
+    warnings = sorted(_find_warnings(source, config, check_backend), key=lambda warning: warning.line or 0)
+    return config.with_warnings(tuple(warnings))
+
+
+def _find_problems(
+    source: YamlSource, config: GatewayConfig, tool_names: Collection[str] | None, check_backend: BackendCheck | None
 ) -> Iterator[ConfigProblem]:
     """Yield the problems that stop the gateway's start. The last two parameters are those of ``load_gateway_config``."""
     for at, problem in _check_backends(config, check_backend):
@@ -42,7 +59,7 @@ def find_problems(
             yield source.problem((*at, *loc), message)
 
 
-def find_warnings(source: YamlSource, config: "GatewayConfig", check_backend: BackendCheck | None) -> Iterator[ConfigProblem]:
+def _find_warnings(source: YamlSource, config: GatewayConfig, check_backend: BackendCheck | None) -> Iterator[ConfigProblem]:
     """Yield the lines that work but should change. ``check_backend`` is that of ``load_gateway_config``."""
     for at, problem in _check_backends(config, check_backend):
         if problem.is_warning:
@@ -54,7 +71,7 @@ def find_warnings(source: YamlSource, config: "GatewayConfig", check_backend: Ba
                 yield ConfigProblem(source.file, source.line_of(("models", number)), message)
 
 
-def _check_backends(config: "GatewayConfig", check_backend: BackendCheck | None) -> Iterator[tuple[Loc, BackendProblem]]:
+def _check_backends(config: GatewayConfig, check_backend: BackendCheck | None) -> Iterator[tuple[Loc, BackendProblem]]:
     for number, backend in enumerate(config.llm.backends):
         at: Loc = ("llm", "backends", number)
         if (
@@ -69,7 +86,7 @@ def _check_backends(config: "GatewayConfig", check_backend: BackendCheck | None)
             yield (at if problem.key is None else (*at, problem.key)), problem
 
 
-def _check_search(source: YamlSource, config: "GatewayConfig") -> Iterator[ConfigProblem]:
+def _check_search(source: YamlSource, config: GatewayConfig) -> Iterator[ConfigProblem]:
     search = config.search
     if search.provider is None and (search.base_url or search.api_key_env):
         yield source.problem(("search",), "the key 'provider' is missing; write searxng or tavily")
@@ -85,11 +102,11 @@ def _is_loopback(url: str) -> bool:
     return urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
 
 
-def _is_unpriced(model: "ModelConfig") -> bool:
+def _is_unpriced(model: ModelConfig) -> bool:
     return model.usd_per_mtok_in is None or (model.kind == "chat" and model.usd_per_mtok_out is None)
 
 
-def _check_references(source: YamlSource, config: "GatewayConfig") -> Iterator[ConfigProblem]:
+def _check_references(source: YamlSource, config: GatewayConfig) -> Iterator[ConfigProblem]:
     """Yield names that are missing in the catalogue, and models whose ``dimensions`` do not fit their kind."""
     for position, model in enumerate(config.models):
         if (model.kind == "embedding") != (model.dimensions is not None):
@@ -118,19 +135,19 @@ def _check_references(source: YamlSource, config: "GatewayConfig") -> Iterator[C
                     yield from _check_name(source, where, name, [ANY_MODEL, *chat, *embedding], "a model")
 
 
-def _iterate_defaults(config: "GatewayConfig") -> Iterator[tuple[Loc, "TenantDefaults"]]:
+def _iterate_defaults(config: GatewayConfig) -> Iterator[tuple[Loc, TenantDefaults]]:
     """Yield the defaults of the gateway and of each tenant, with their paths in the file."""
     yield ("defaults",), config.defaults
     for number, tenant in enumerate(config.tenants):
         yield ("tenants", number, "defaults"), tenant.defaults
 
 
-def _iterate_limits(config: "GatewayConfig") -> "Iterator[TenantDefaults | TenantLimits]":
+def _iterate_limits(config: GatewayConfig) -> Iterator[TenantDefaults | TenantLimits]:
     yield from (defaults for _, defaults in _iterate_defaults(config))
     yield from (tenant.limits for tenant in config.tenants)
 
 
-def _check_ceilings(source: YamlSource, config: "GatewayConfig") -> Iterator[ConfigProblem]:
+def _check_ceilings(source: YamlSource, config: GatewayConfig) -> Iterator[ConfigProblem]:
     """Yield the tenants' own defaults that are above their ceilings."""
     for number, tenant in enumerate(config.tenants):
         for key, ceiling in tenant.limits.ceilings.items():
@@ -141,7 +158,7 @@ def _check_ceilings(source: YamlSource, config: "GatewayConfig") -> Iterator[Con
 
 
 def find_unknown_names(
-    defaults: "TenantDefaults", config: "GatewayConfig", tool_names: Collection[str] | None
+    defaults: TenantDefaults, config: GatewayConfig, tool_names: Collection[str] | None
 ) -> Iterator[tuple[Loc, str]]:
     """Yield the path and a message for each unknown name in ``defaults``. ``tool_names`` is that of ``load_gateway_config``."""
     model, chat = defaults.compact_summary_model, _list_models(config, "chat")
@@ -154,7 +171,7 @@ def find_unknown_names(
                 yield ("tools_enabled_default", position), f"'{name}' is not a tool of this gateway{advice}"
 
 
-def _list_models(config: "GatewayConfig", kind: str) -> list[str]:
+def _list_models(config: GatewayConfig, kind: str) -> list[str]:
     return [model.name for model in config.models if model.kind == kind]
 
 
@@ -167,7 +184,7 @@ def _describe_unknown(name: str, known: Sequence[str], what: str) -> str:
     return f"'{name}' is not {what}{did_you_mean(name, known)}"
 
 
-def _check_uniqueness(source: YamlSource, config: "GatewayConfig") -> Iterator[ConfigProblem]:
+def _check_uniqueness(source: YamlSource, config: GatewayConfig) -> Iterator[ConfigProblem]:
     yield from _find_duplicates(source, ("llm", "backends"), "name", (backend.name for backend in config.llm.backends))
     yield from _find_duplicates(source, ("models",), "name", (model.name for model in config.models))
     yield from _find_duplicates(source, ("tenants",), "id", (tenant.id for tenant in config.tenants))
