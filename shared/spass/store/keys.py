@@ -226,7 +226,6 @@ def rag_manifest(tenant: TenantId, index: IndexId) -> Key:
 
 
 def rag_merge(tenant: TenantId, index: IndexId) -> Key:
-    """Return the key of the lease for merging the segments of an index."""
     return Key(rag_partition(tenant), f"MERGE#{index}")
 
 
@@ -251,10 +250,8 @@ def upload_part(tenant: TenantId, index: IndexId, upload: UploadId, number: int)
 
 
 def upload_newest(tenant: TenantId, index: IndexId, digest: str) -> Key:
-    """Return the key of the item that stores the newest S3 sequencer of an uploaded object.
-
-    ``digest`` is the SHA-256 of the object's key. A sequencer orders the events of one object.
-    """
+    """Return the key of the item with the newest S3 sequencer of an object, by the SHA-256 of its key. A sequencer orders the
+    events of one object."""
     return Key(uploads_partition(tenant, index), f"NEWEST#{digest}")
 
 
@@ -271,7 +268,6 @@ WORKSPACE_PREFIX = "WS#"
 
 
 def workspace(tenant: TenantId, workspace_id: WorkspaceId) -> Key:
-    """Return the key of the head of a workspace."""
     return Key(workspaces_partition(tenant), f"{WORKSPACE_PREFIX}{workspace_id}")
 
 
@@ -297,7 +293,6 @@ def workspace_version(tenant: TenantId, workspace_id: WorkspaceId, generation: s
 
 
 def tenant_config(tenant: TenantId) -> Key:
-    """Return the key of the settings that a tenant stored."""
     return Key(f"{tenant_prefix(tenant)}CONFIG", "CONFIG")
 
 
@@ -307,7 +302,6 @@ def used_confirm_token(tenant: TenantId, digest: str) -> Key:
 
 
 def confirm_secret(tenant: TenantId) -> Key:
-    """Return the key of the secret that signs a tenant's confirm tokens."""
     return Key(f"{tenant_prefix(tenant)}CONFIRM", "KEY")
 
 
@@ -316,15 +310,12 @@ def audit_partition(tenant: TenantId, outer_request: RequestId) -> str:
 
 
 def audit(tenant: TenantId, outer_request: RequestId, at: Timestamp, request: RequestId) -> Key:
-    """Return the key of the audit record of ``request``.
-
-    ``outer_request`` is the client's request that caused ``request``. Its records are in one partition, sorted by time.
-    """
+    """Return the key of the audit record of ``request``. The records of ``outer_request``, the client's request that caused it,
+    are in one partition, sorted by time."""
     return Key(audit_partition(tenant, outer_request), f"{at}#{request}")
 
 
 def tenant_limit(tenant: TenantId, shard: int) -> Key:
-    """Return the key of one shard of a tenant's limit."""
     return Key(f"{tenant_prefix(tenant)}LIMIT#{shard}", "LIMIT")
 
 
@@ -339,10 +330,8 @@ def usage_partition(tenant: TenantId, month: str) -> str:
 
 
 def usage(tenant: TenantId, day: str, agent: str, model: str, user: str, shard: int) -> Key:
-    """Return the key of a row of usage on a ``day`` (``2026-04-30``). ``agent`` and ``user`` are empty if there is none.
-
-    They contain no ``#``, so two rows never have the same key, even if the model's name contains one.
-    """
+    """Return the key of a row of usage on a ``day`` (``2026-04-30``). ``agent`` and ``user`` are empty if there is none. They
+    contain no ``#``, so two rows never have the same key, even if the model's name contains one."""
     return Key(usage_partition(tenant, day[:7]), f"{day}#{agent}#{model}#{user}#{shard}")
 
 

@@ -222,10 +222,8 @@ class PartRun:
 
 @dataclass(frozen=True, slots=True)
 class _Advance:
-    """The participant that advances a part by one batch, in the transaction that appends the documents of the batch.
-
-    ``record`` and ``before`` are the stored values that the worker read last.
-    """
+    """The participant that advances a part by one batch, in the transaction that appends the batch's documents. ``record`` and
+    ``before`` are the stored values that the worker read last."""
 
     store: TenantStore
     record: UploadRecord

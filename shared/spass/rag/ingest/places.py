@@ -28,11 +28,7 @@ _JITTER_SECONDS: Final = 5
 
 
 async def enter(store: TenantStore, task: FileTask, delivery: Delivery) -> bool:
-    """Take a place for ``task``, or put it into the tenant's line and return False: its message is done then.
-
-    Raises:
-        StorageUnavailable: the table or the queue does not answer; deliver the message again.
-    """
+    """Take a place for ``task``, or put it into the tenant's line and return False: its message is done then."""
     name = _name(task)
     if await store.line.take(WorkKind.FILES, name, is_received=True):
         return True
@@ -42,11 +38,7 @@ async def enter(store: TenantStore, task: FileTask, delivery: Delivery) -> bool:
 
 
 async def leave(store: TenantStore, task: FileTask, delivery: Delivery) -> None:
-    """Give the place of ``task`` back, and send what waits.
-
-    Raises:
-        StorageUnavailable: the table or the queue does not answer; deliver the message again.
-    """
+    """Give the place of ``task`` back, and send what waits."""
     await store.line.give_back(WorkKind.FILES, _name(task), is_repeated=delivery.receives > 1)
 
 

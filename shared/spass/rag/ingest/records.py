@@ -57,10 +57,8 @@ class LineCount:
 
 @dataclass(frozen=True, slots=True)
 class RawRecord:
-    """A line of JSONL or a row of CSV. It begins at ``position``, and the next record begins at ``next_position``.
-
-    ``data`` does not include the line end. It is None if the record is longer than ``MAX_RECORD_BYTES``.
-    """
+    """A line of JSONL or a row of CSV, from ``position`` to ``next_position``. ``data`` does not include the line end. It is None
+    if the record is longer than ``MAX_RECORD_BYTES``."""
 
     data: bytes | None
     position: Position
@@ -176,10 +174,8 @@ def fields_of_line(line: bytes) -> Mapping[str, Json]:
 
 
 def parse_entry(record: RawRecord, parse: Callable[[bytes], Mapping[str, object]], filename: str) -> Entry:
-    """Return an entry with the document of ``record``, or with the error if the record is not a valid document.
-
-    ``parse`` returns the fields of the document from the bytes of the record, or raises ``IngestRefused``.
-    """
+    """Return an entry with the document of ``record``, or with the error if the record is not a valid document. ``parse`` returns
+    the fields of the document from the bytes of the record, or raises ``IngestRefused``."""
     start = record.position
     document, error = None, None
     try:
@@ -209,10 +205,8 @@ def _validate_document(fields: Mapping[str, object], filename: str, number: int)
 
 
 def build_document(text: str, metadata: Mapping[str, JsonValue], filename: str, number: int) -> NewDocument:
-    """Return a document with the id of entry ``number`` of a file.
-
-    Do not validate it: the id contains ``#``, which is not valid in the id that a client chooses.
-    """
+    """Return a document with the id of entry ``number`` of a file. It is not validated: a client's own id must not contain
+    ``#``."""
     return NewDocument.model_construct(id=document_id(filename, number), text=text, metadata=dict(metadata))
 
 

@@ -183,10 +183,8 @@ class IngestWorker:
             raise
 
     async def _retry(self, record: UploadRecord, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Run ``attempt``, and retry it after temporary errors.
-
-        Retrying here is faster than leaving it to the queue, which hides the message for the maximum lifetime of a worker.
-        """
+        """Run ``attempt``, and retry it after temporary errors. This is faster than leaving it to the queue, which hides the
+        message for the maximum lifetime of a worker."""
         for pause in self.settings.retry_pause_seconds:
             try:
                 return await attempt()

@@ -15,18 +15,18 @@ from spass.store.swap import Participant
 
 @dataclass(frozen=True, slots=True)
 class IndexDeleter:
-    """Deletes indices and documents of the caller's tenant."""
+    """Deletes indices and documents of the caller's tenant.
+
+    Raises:
+        IndexChanged: ``if_match`` does not hold; nothing was changed.
+    """
 
     cache: ObjectCache
 
     async def delete_index(
         self, scope: Scope, index_id: IndexId, participant: Participant[bool] | None = None, if_match: IfMatch | None = None
     ) -> bool:
-        """Delete an index and all its documents. Return False if there was none.
-
-        Raises:
-            IndexChanged: ``if_match`` does not hold.
-        """
+        """Delete an index and all its documents. Return False if there was none."""
 
         async def plan(before: Manifest, _: str) -> NextVersion[bool]:
             if not before.exists:
@@ -43,11 +43,7 @@ class IndexDeleter:
         participant: Participant[bool] | None = None,
         if_match: IfMatch | None = None,
     ) -> bool:
-        """Delete one document. If there is none, return False and make no new version.
-
-        Raises:
-            IndexChanged: ``if_match`` does not hold.
-        """
+        """Delete one document. If there is none, return False and make no new version."""
 
         async def plan(before: Manifest, attempt_name: str) -> NextVersion[bool]:
             objects = SegmentObjects(scope.store, index_id, before.generation, self.cache)

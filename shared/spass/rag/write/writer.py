@@ -61,9 +61,7 @@ class EmbeddedDocuments:
 
     def rows(self, created: Mapping[DocumentId, int], written_at_ms: int) -> Rows:
         """Return the rows in the order of ids. A document that replaces another one keeps its time of creation from ``created``.
-
-        All times are in milliseconds since the epoch; ``written_at_ms`` is the time of the write.
-        """
+        Times are in milliseconds since the epoch."""
         order = sorted(range(len(self.documents)), key=lambda n: self.documents[n].id)
         ids, docs, meta = [], [], []
         for document in (self.documents[n] for n in order):
@@ -176,6 +174,10 @@ class Writer:
     """Writes documents of the caller's tenant.
 
     A ``participant`` adds its writes to the transaction of the swap, e.g. the stored answer of an idempotency key.
+
+    Raises:
+        IndexChanged: ``if_match`` does not hold; nothing was changed.
+        EmbeddingModelMismatch: the index was built with another model or dimension. A replacement may change them.
     """
 
     def __init__(self, embedder: Embedder, cache: ObjectCache) -> None:
@@ -190,11 +192,7 @@ class Writer:
         participant: Participant[WriteAnswer] | None = None,
         if_match: IfMatch | None = None,
     ) -> WriteAnswer:
-        """Replace all documents of the index by ``documents``, in a new generation. Create the index if it does not exist.
-
-        Raises:
-            IndexChanged: ``if_match`` does not hold.
-        """
+        """Replace all documents of the index by ``documents``, in a new generation. Create the index if it does not exist."""
         check_limits(documents)
         return await self._write(scope, index_id, documents, participant, if_match, replaces_all=True)
 
@@ -206,12 +204,8 @@ class Writer:
         participant: Participant[WriteAnswer] | None = None,
         if_match: IfMatch | None = None,
     ) -> WriteAnswer:
-        """Add ``documents``. A new document replaces the stored document with the same id. Create the index if it does not exist.
-
-        Raises:
-            EmbeddingModelMismatch: the index was built with another model or dimension.
-            IndexChanged: ``if_match`` does not hold.
-        """
+        """Add ``documents``. A new document replaces the stored document with the same id. Create the index if it does not
+        exist."""
         check_limits(documents)
         check_model(await read_manifest(scope.store, index_id), self._embedder.model)
         return await self._write(scope, index_id, documents, participant, if_match, replaces_all=False)
@@ -277,8 +271,6 @@ class Writer:
         Raises:
             InvalidRequest, DocumentTooLarge: the patch exceeds a limit. No model was called and nothing was changed.
             IndexNotFound, DocumentNotFound: there is nothing to patch.
-            EmbeddingModelMismatch: the patch changes the text, and the index was built with another model or dimension.
-            IndexChanged: ``if_match`` does not hold.
         """
         check_sizes(patch.text, patch.metadata)
         upsert = Upsert()
