@@ -56,7 +56,7 @@ class AwsJobs(TenantJobs):
         url = queues[kind]
         if url is None:
             raise StorageUnavailable("This deployment has no queue for this job.")
-        # SQS delivers the messages of a tenant with few of them before those of one with a backlog.
+        # SQS delivers the messages of a tenant with few of them before the messages of one with a backlog.
         group = hashlib.sha256(self.tenant.encode()).hexdigest()
         message: dict[str, object] = {"QueueUrl": url, "MessageBody": body, "MessageGroupId": group}
         if delay:

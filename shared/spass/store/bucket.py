@@ -72,7 +72,7 @@ class TenantObjects(Protocol):
         """Delete the objects below ``folder`` that nothing refers to, because their writer died or lost a race. Return their
         number. Stop at the deadline; the next sweep continues.
 
-        ``choose`` gets the name of a folder directly below and those of its objects that ``is_due``, and returns the orphans.
+        ``choose`` gets the name of a folder directly below and its objects that are due by ``is_due``, and returns the orphans.
         ``guard`` surrounds the work on one such folder. After an error, what was removed so far stays removed.
         """
         removed = 0

@@ -23,7 +23,7 @@ _READS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ServiceCall:
-    """A call to a service. ``parameters`` are those of boto3's method, or of the method of ``TableClient``."""
+    """A call to a service. boto3's method, or the method of ``TableClient``, gets the ``parameters``."""
 
     service: str
     operation: str

@@ -26,6 +26,24 @@ _PART_DIGITS = 6
 _FRAME_DIGITS = 10
 _VERSION_DIGITS = 10
 
+TURN_PREFIX = "TURN#"
+STREAM_PREFIX = "STREAM#"
+USER_SESSION_PREFIX = "SES#"
+SESSION_APPROVAL_PREFIX = "APR#"
+NOTE_PREFIX = "NOTE#"
+MESSAGE_PREFIX = "MSG#"
+RUN_PREFIX = "RUN#"
+USER_MANAGED_PREFIX = "AGT#"
+PENDING_RUN_PREFIX = "RUN#"
+PENDING_SCHEDULE_PREFIX = "SCHEDULE#"
+PENDING_DELETION_PREFIX = "DELETE#"
+RAG_INDEX_PREFIX = "IDX#"
+UPLOAD_PREFIX = "UP#"
+WORKSPACE_PREFIX = "WS#"
+DELETED_GENERATION_PREFIX = "GONE#"
+VERSION_PREFIX = "V#"
+BACKEND_PREFIX = "B#"
+
 
 class Key(NamedTuple):
     pk: str
@@ -44,9 +62,6 @@ def session_head(tenant: TenantId, session: SessionId) -> Key:
     return Key(session_partition(tenant, session), "HEAD")
 
 
-TURN_PREFIX = "TURN#"
-
-
 def session_turn(tenant: TenantId, session: SessionId, first_seq: int) -> Key:
     """Return the key of a turn. It contains the ``seq`` of its first message, padded so that keys sort as numbers."""
     return Key(session_partition(tenant, session), f"{TURN_PREFIX}{first_seq:0{_SEQ_DIGITS}d}")
@@ -60,9 +75,6 @@ def session_summary(tenant: TenantId, session: SessionId, summary: SummaryId) ->
 def stream_head(tenant: TenantId, digest: str) -> Key:
     """Return the key of the head of a stream. ``digest`` is the SHA-256 (hex) of the stream's name."""
     return Key(f"{tenant_prefix(tenant)}STREAM#{digest}", "HEAD")
-
-
-STREAM_PREFIX = "STREAM#"
 
 
 def stream_chunk_prefix(digest: str, attempt: int) -> str:
@@ -95,9 +107,6 @@ def user_sessions_partition(tenant: TenantId, user: UserId, agent: AgentName) ->
     return f"{tenant_prefix(tenant)}USER#{user}#AGENT#{agent}"
 
 
-USER_SESSION_PREFIX = "SES#"
-
-
 def user_session(tenant: TenantId, user: UserId, agent: AgentName, session: SessionId) -> Key:
     return Key(user_sessions_partition(tenant, user, agent), f"{USER_SESSION_PREFIX}{session}")
 
@@ -115,9 +124,6 @@ def approval(tenant: TenantId, user: UserId, approval: ApprovalId) -> Key:
     return Key(approvals_partition(tenant, user), approval)
 
 
-SESSION_APPROVAL_PREFIX = "APR#"
-
-
 def session_approval(tenant: TenantId, session: SessionId, approval: ApprovalId) -> Key:
     """Return the key of the item that names an approval of a session's call, so that it is deleted with the session."""
     return Key(session_partition(tenant, session), f"{SESSION_APPROVAL_PREFIX}{approval}")
@@ -130,9 +136,6 @@ def operator_partition(tenant: TenantId, user: UserId, operator: OperatorId) -> 
 def operator_state(tenant: TenantId, user: UserId, operator: OperatorId) -> Key:
     """Return the key of the item with an operator's state and the id of its session."""
     return Key(operator_partition(tenant, user, operator), "STATE")
-
-
-NOTE_PREFIX = "NOTE#"
 
 
 def operator_note(tenant: TenantId, user: UserId, operator: OperatorId, digest: str) -> Key:
@@ -148,15 +151,9 @@ def managed_agent(tenant: TenantId, agent: ManagedAgentId) -> Key:
     return Key(managed_partition(tenant, agent), "AGENT")
 
 
-MESSAGE_PREFIX = "MSG#"
-
-
 def managed_message(tenant: TenantId, agent: ManagedAgentId, seq: int) -> Key:
     """Return the key of a message of an agent's mailbox. ``seq`` is padded so that keys sort as numbers."""
     return Key(managed_partition(tenant, agent), f"{MESSAGE_PREFIX}{seq:0{_SEQ_DIGITS}d}")
-
-
-RUN_PREFIX = "RUN#"
 
 
 def managed_run(tenant: TenantId, agent: ManagedAgentId, run: RunId) -> Key:
@@ -167,9 +164,6 @@ def user_managed_partition(tenant: TenantId, user: UserId) -> str:
     return f"{tenant_prefix(tenant)}USER#{user}#MAGENTS"
 
 
-USER_MANAGED_PREFIX = "AGT#"
-
-
 def user_managed(tenant: TenantId, user: UserId, agent: ManagedAgentId) -> Key:
     return Key(user_managed_partition(tenant, user), f"{USER_MANAGED_PREFIX}{agent}")
 
@@ -177,11 +171,6 @@ def user_managed(tenant: TenantId, user: UserId, agent: ManagedAgentId) -> Key:
 def pending_partition(tenant: TenantId) -> str:
     """Return the partition of the items from which the hourly sweep learns of pending work: runs, schedules and deletions."""
     return f"{tenant_prefix(tenant)}OPENWORK"
-
-
-PENDING_RUN_PREFIX = "RUN#"
-PENDING_SCHEDULE_PREFIX = "SCHEDULE#"
-PENDING_DELETION_PREFIX = "DELETE#"
 
 
 def pending_run(tenant: TenantId, agent: ManagedAgentId, run: RunId) -> Key:
@@ -218,9 +207,6 @@ def rag_partition(tenant: TenantId) -> str:
     return f"{tenant_prefix(tenant)}RAG"
 
 
-RAG_INDEX_PREFIX = "IDX#"
-
-
 def rag_manifest(tenant: TenantId, index: IndexId) -> Key:
     return Key(rag_partition(tenant), f"{RAG_INDEX_PREFIX}{index}")
 
@@ -231,9 +217,6 @@ def rag_merge(tenant: TenantId, index: IndexId) -> Key:
 
 def uploads_partition(tenant: TenantId, index: IndexId) -> str:
     return f"{tenant_prefix(tenant)}UPLOAD#{index}"
-
-
-UPLOAD_PREFIX = "UP#"
 
 
 def upload(tenant: TenantId, index: IndexId, upload_id: UploadId) -> Key:
@@ -264,14 +247,8 @@ def workspaces_partition(tenant: TenantId) -> str:
     return f"{tenant_prefix(tenant)}WS"
 
 
-WORKSPACE_PREFIX = "WS#"
-
-
 def workspace(tenant: TenantId, workspace_id: WorkspaceId) -> Key:
     return Key(workspaces_partition(tenant), f"{WORKSPACE_PREFIX}{workspace_id}")
-
-
-DELETED_GENERATION_PREFIX = "GONE#"
 
 
 def deleted_generation(tenant: TenantId, workspace_id: WorkspaceId, generation: str) -> Key:
@@ -281,9 +258,6 @@ def deleted_generation(tenant: TenantId, workspace_id: WorkspaceId, generation: 
 
 def workspace_versions_partition(tenant: TenantId, workspace_id: WorkspaceId, generation: str) -> str:
     return f"{tenant_prefix(tenant)}WS#{workspace_id}#{generation}"
-
-
-VERSION_PREFIX = "V#"
 
 
 def workspace_version(tenant: TenantId, workspace_id: WorkspaceId, generation: str, number: int) -> Key:
@@ -333,9 +307,6 @@ def usage(tenant: TenantId, day: str, agent: str, model: str, user: str, shard: 
     """Return the key of a row of usage on a ``day`` (``2026-04-30``). ``agent`` and ``user`` are empty if there is none. They
     contain no ``#``, so two rows never have the same key, even if the model's name contains one."""
     return Key(usage_partition(tenant, day[:7]), f"{day}#{agent}#{model}#{user}#{shard}")
-
-
-BACKEND_PREFIX = "B#"
 
 
 def work_partition(kind: WorkKind) -> str:

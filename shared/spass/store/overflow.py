@@ -24,11 +24,7 @@ class Overflow:
     transient: bool = False
 
     async def store(self, store: TenantStore, key: str, text: bytes) -> dict[str, Value]:
-        """Return the attributes that hold ``text``. Put a long one into the bucket first, under ``key``.
-
-        Raises:
-            StorageUnavailable: the bucket does not answer.
-        """
+        """Return the attributes that hold ``text``. Put a long one into the bucket first, under ``key``."""
         if len(text) <= self.most_bytes:
             return {self.name: text.decode()}
         await store.objects.put(key, text, transient=self.transient)
@@ -44,7 +40,6 @@ class Overflow:
 
         Raises:
             ObjectMissing: an object was removed.
-            StorageUnavailable: the bucket does not answer.
         """
 
         async def read(item: Mapping[str, Value]) -> str:

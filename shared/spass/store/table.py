@@ -175,7 +175,7 @@ class GuardedTable:
         return (await self._call(_OPERATIONS[type(write)], self._client.write, {"write": write})).value
 
     async def delete(self, items: Iterable[Item]) -> None:
-        """Delete ``items`` concurrently, whatever they hold by now. Errors are those of ``write``."""
+        """Delete ``items`` concurrently, whatever they hold by now."""
         await run_concurrently([self.write(Delete(Key(str(item["pk"]), str(item["sk"])))) for item in items])
 
     async def transact(self, writes: Sequence[Write], *, token: str) -> None:

@@ -18,7 +18,7 @@ from spass.core.messages import Json
 
 MAX_FILTER_BYTES: Final = 8192
 _MAX_SHOWN_CHARACTERS: Final = 64  # of a name that the caller chose
-_MAX_DEPTH: Final = 32  # the same as that of metadata
+_MAX_DEPTH: Final = 32  # as deep as metadata may be
 
 
 class ValueType(IntEnum):

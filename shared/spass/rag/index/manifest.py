@@ -77,7 +77,7 @@ class Manifest:
     """One version of an index. An index that never existed has version 0, and a deleted index keeps its version. Both have an
     empty generation.
 
-    ``version`` counts writes and is shown to clients. ``revision`` counts all swaps, including those of merges.
+    ``version`` counts writes and is shown to clients. ``revision`` counts all swaps, also of merges.
     """
 
     generation: Annotated[str, Required()] = ""
@@ -109,7 +109,7 @@ class Manifest:
         return replace(self.next_revision(after), version=self.version + 1, updated_at=now())
 
     def next_revision(self, after: "Manifest") -> "Manifest":
-        """Do the same as ``next_version``, but keep the version and its time, because the documents stay the same."""
+        """Return ``after`` with this version and its time, because the documents stay the same, and with the garbage."""
         removed_at = now_s()
         garbage = [*self.garbage, *(GarbageEntry(path, removed_at) for path in _garbage_paths(self, after))]
         return replace(after, version=self.version, revision=self.revision + 1, garbage=tuple(garbage[-_MAX_GARBAGE_ENTRIES:]))

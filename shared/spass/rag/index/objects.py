@@ -124,12 +124,13 @@ class SegmentObjects:
 
     async def write(self, segment: str, parts: Mapping[str, bytes]) -> None:
         """Put the objects of a new segment, or a new deletion bitmap. They are cached, because the next write reads them."""
-        await asyncio.gather(*(self._put(segment, part, body) for part, body in parts.items()))
 
-    async def _put(self, segment: str, part: str, body: bytes) -> None:
-        name = self._name(segment, part)
-        await self._store.objects.put(name.key, body)
-        self._put_in_cache(name, part, body)
+        async def put(part: str, body: bytes) -> None:
+            name = self._name(segment, part)
+            await self._store.objects.put(name.key, body)
+            self._put_in_cache(name, part, body)
+
+        await asyncio.gather(*map(put, parts, parts.values()))
 
     def _name(self, segment: str, part: str) -> ObjectName:
         return ObjectName(self._store.tenant, f"{self._prefix}/{segment}/{part}")

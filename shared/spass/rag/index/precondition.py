@@ -46,7 +46,7 @@ def one_document(document: DocumentId) -> View:
 
 
 def existing_ids(documents: Sequence[DocumentId]) -> View:
-    """Return the view of an append: those of ``documents`` that are in the index already."""
+    """Return the view of an append: the ``documents`` that are in the index already."""
 
     async def read(manifest: Manifest, objects: SegmentObjects) -> Json:
         return sorted(locate_documents(await load_live_ids(objects, manifest.segments), documents))

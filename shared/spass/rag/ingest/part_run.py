@@ -72,11 +72,11 @@ class _Batch:
 
     def reject_documents(self, code: str, message: str) -> "_Batch":
         """Return this batch with an error instead of each document."""
-        return replace(self, entries=[_reject(entry, code, message) if entry.document else entry for entry in self.entries])
-
-
-def _reject(entry: Entry, code: str, message: str) -> Entry:
-    return replace(entry, document=None, error=UploadError.shortened(entry.line, code, message))
+        entries = [
+            replace(entry, document=None, error=UploadError.shortened(entry.line, code, message)) if entry.document else entry
+            for entry in self.entries
+        ]
+        return replace(self, entries=entries)
 
 
 async def _group_into_batches(entries: AsyncIterator[Entry], start: Position, max_documents: int) -> AsyncGenerator[_Batch, None]:

@@ -1,4 +1,4 @@
-"""The places of a tenant's files among the workers, so that one tenant's files do not stop those of another.
+"""The places of a tenant's files among the workers, so that one tenant's files do not stop another tenant's.
 
 The worker that receives the message of a file or of a part takes a place for it. Without one, the message waits in the tenant's
 line (``WorkLine``). The work keeps its place until it ends, also while its message waits to be delivered again.

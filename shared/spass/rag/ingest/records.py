@@ -70,7 +70,7 @@ class RecordSplitter(ABC):
 
     _BLANK_LINES: ClassVar[re.Pattern[bytes]]
     _NUMBERED_BY_LINE: ClassVar[bool] = False
-    """True if the number of a record is that of its line. Otherwise blank lines have no number."""
+    """True if a record has the number of its line. Otherwise blank lines have no number."""
 
     def __init__(self, position: Position, lines: LineCount) -> None:
         self._position = position  # of the next record

@@ -28,11 +28,7 @@ class SweptUploads:
 
 
 async def sweep_uploads(store: TenantStore, now_s: int, deadline: Deadline) -> SweptUploads:
-    """Sweep the uploads of one tenant at the time ``now_s`` (seconds since the epoch). Stop at the deadline.
-
-    Raises:
-        StorageUnavailable: the table, the bucket or the queue does not answer.
-    """
+    """Sweep the uploads of one tenant at the time ``now_s`` (seconds since the epoch). Stop at the deadline."""
     abandoned = resent = 0
     in_work: set[str] = set()
     for index in await store.uploads.folders():

@@ -229,7 +229,7 @@ async def check_not_superseded(store: TenantStore, record: UploadRecord) -> None
 
 
 async def _upload_of(store: TenantStore, record: UploadRecord, revision: str) -> UploadId:
-    """Return the upload of another ``revision`` of the file of ``record``. It is that of the form, or one of its own."""
+    """Return the upload of another ``revision`` of the file of ``record``: the upload of its form, or one of its own."""
     file = uploaded_file(f"{UPLOADS_PREFIX}{store.tenant}/{record.key}", None, revision)
     form = file.form_upload if file is not None else None
     if form is not None:

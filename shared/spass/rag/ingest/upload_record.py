@@ -20,7 +20,8 @@ MAX_ERRORS: Final = 100
 KEEP_SECONDS: Final = 90 * 24 * 3600
 
 PARTS_PATIENCE_SECONDS: Final = 24 * 3600
-"""Seconds without progress after which a file of several parts is abandoned. Its parts may wait behind those of other files."""
+"""Seconds without progress after which a file of several parts is abandoned. Its parts may wait behind the parts of other
+files."""
 _PATIENCE_SECONDS: Final = 2 * 3600
 _QUEUED_PATIENCE_SECONDS: Final = 4 * 24 * 3600  # the retention period of the queue
 _WORKER_SECONDS: Final = 15 * 60  # no worker lives longer
@@ -58,7 +59,7 @@ class UploadRecord:
             and ``parts_done`` are done. ``kind`` and ``columns`` determine how to read them.
         generation: the generation of the index to which the documents are appended, or empty if the index did not exist yet.
         stopped: the id of the stop if a temporary failure stopped the upload, otherwise empty. The upload continues when its
-            message, or that of ``failed_part``, arrives again; the parts that were published are then sent again.
+            message, or the message of ``failed_part``, arrives again; the parts that were published are then sent again.
         resent: the number of times that the sweep sent lost messages again since the last progress.
     """
 
@@ -149,7 +150,6 @@ async def read_record(store: TenantStore, index: IndexId, upload: UploadId) -> U
 
     Raises:
         UploadNotFound: the upload does not exist.
-        StorageUnavailable: the table did not answer, or throttled every retry.
     """
     item = await store.table.get(keys.upload(store.tenant, index, upload))
     if item is None:

@@ -41,7 +41,7 @@ _CHUNK_NUMBERS: Final = 2**17  # that numpy converts together
 
 @dataclass(frozen=True, slots=True)
 class CodeBlock:
-    """Codes to scan: those of the rows from ``first`` on of a segment. ``segment`` is the index of that segment in the caller's
+    """Codes to scan, of the rows of a segment from ``first`` on. ``segment`` is the index of that segment in the caller's
     list. Only the rows ``included`` are searched, or all but the rows ``excluded``. Both count from 0 within the block, in
     ascending order."""
 
@@ -230,7 +230,7 @@ def _has_sdot() -> bool:
 
 
 def dot_by_numpy(codes: Int8s, query: Int8s) -> Sums:
-    """Do the same as ``int8_dot`` with floats that have every sum that may occur."""
+    """Compute ``int8_dot`` with floats that have every sum that may occur."""
     dimensions = len(query)
     dtype: type[np.floating] = np.float32 if dimensions * MAX_CODE**2 <= _EXACT_FLOAT32 else np.float64
     sums = np.empty(len(codes))

@@ -34,7 +34,7 @@ from spass.rag.index.segments import (
 from spass.rag.write.merge_policy import bytes_to_read
 
 _MAX_CONCURRENT_READS: Final = 4  # of objects of one type
-_PUT_TOGETHER_BYTES: Final = 32 * 2**20  # of vectors that are put at the same time as their codes: those of an append's merge
+_PUT_TOGETHER_BYTES: Final = 32 * 2**20  # of vectors that are put together with their codes: an append's merge has fewer
 _LINE_FEED: Final = 10
 _MEMORY_PER_BYTE_READ: Final = 2  # the inputs and the result
 
@@ -64,7 +64,7 @@ class MergeInput:
 
 
 def live_rows(rows: int, deleted: Bitmap) -> RowNumbers:
-    """Return the numbers of those of ``rows`` rows that are not ``deleted``, ascending."""
+    """Return the numbers of the rows among ``rows`` that are not ``deleted``, ascending."""
     return np.delete(np.arange(rows), deleted_row_numbers(deleted))
 
 

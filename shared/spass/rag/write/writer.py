@@ -221,13 +221,14 @@ class Writer:
         replaces_all: bool,
     ) -> WriteAnswer:
         new = EmbeddedDocuments(documents, await self._embedder.embed(scope, [document.text for document in documents]))
-        upsert, generation = Upsert(), new_id("gen")
+        upsert, generation, model = Upsert(), new_id("gen"), self._embedder.model
 
         async def plan(before: Manifest, attempt_name: str) -> NextVersion[WriteAnswer]:
             base = before
             if replaces_all or not before.exists:
-                base = self._empty_manifest(generation, before)
-            check_model(base, self._embedder.model)
+                created_at = before.created_at if before.exists else now()
+                base = Manifest(generation, 0, model.name, model.dimensions, created_at)
+            check_model(base, model)
             objects = SegmentObjects(scope.store, index_id, base.generation, self._cache)
             loaded = await load_live_ids(objects, base.segments)
             old_locations = locate_documents(loaded, [document.document_id for document in documents])
@@ -245,16 +246,6 @@ class Writer:
             return NextVersion(answer, after)
 
         return await swap(scope.store, index_id, scope.deadline, plan, participant, if_match)
-
-    def _empty_manifest(self, generation: str, before: Manifest) -> Manifest:
-        """Return a manifest of ``generation`` without documents. If the index exists, keep its time of creation."""
-        model = self._embedder.model
-        return Manifest(
-            generation=generation,
-            embedding_model=model.name,
-            dimensions=model.dimensions,
-            created_at=before.created_at if before.exists else now(),
-        )
 
     async def patch(
         self,
