@@ -182,7 +182,7 @@ def test_a_message_of_a_tool_that_is_none_is_refused(serve_script: Callable[...,
 @pytest.mark.parametrize("name", TOOLS)
 def test_a_tool_that_needs_what_a_gateway_stores_is_refused_by_name(serve_script: Callable[..., list[Body]], name: str) -> None:
     serve_script()
-    source = Path(str(import_module(f"spass.tools.builtin.{name}").__file__)).read_text()
+    source = Path(str(import_module(f"spass.tools.builtin.{TOOLS[name].module or name}").__file__)).read_text()
     stored = r"Rag\b|Delegates|LineageSearcher|scope\.store|spass\.(rag|workspaces)|orkspace|TwoStep"
     if re.search(stored, source):
         with pytest.raises(InvalidRequest, match=f"'{name}' needs what a gateway stores.*Spass"):
