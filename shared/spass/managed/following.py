@@ -11,7 +11,7 @@ from spass.core.ids import ManagedAgentId, RunId
 from spass.core.tasks import EventTask
 from spass.journal.follower import FIRST_POLL_SECONDS, FIRST_POLLS, POLL_SECONDS, FollowedStream, StreamRestarted, follow
 from spass.journal.frames import EventId, Frame
-from spass.journal.head import StopState, StreamHead, read_head, request_stop, stream_digest
+from spass.journal.head import StopState, read_head, request_stop, stream_digest
 from spass.managed.records import ManagedAgent, Run, read_agent, run_not_found
 from spass.managed.runs import fail_lost, is_lost, read_run, settle_lost, skip_queued
 from spass.store.tenant_store import TenantStore
@@ -37,65 +37,55 @@ async def follow_run(scope: Scope, agent_id: ManagedAgentId, run_id: RunId, afte
         AgentNotFound, RunNotFound: the owner has no such agent, or the agent no such run.
         StreamNotFound: the run ended without a stream, or the stream is not kept any more.
     """
-    reader = _RunReader(scope, await read_agent(scope.store, scope.caller.owner, agent_id), run_id, after)
-    run = await read_run(scope.store, agent_id, run_id)
-    head = await reader.read_head()
+    store, agent = scope.store, await read_agent(scope.store, scope.caller.owner, agent_id)
+    run = await read_run(store, agent_id, run_id)
+    head = await read_head(store, _digest(agent, run_id))
     if head is not None and run.status.is_final:
-        follower = await follow(scope.store, head.digest, after, time.time, head)
+        follower = await follow(store, head.digest, after, time.time, head)
         if follower.is_over:
             return None
     elif head is None and run.status.is_final:
         raise _no_stream(run)
-    return EventTask(reader.frames())
+    return EventTask(_read_frames(scope, agent, run_id, after))
 
 
-class _RunReader:
-    """Read the stream of a run. While the run is queued, or waits for another attempt, wait for its stream."""
-
-    def __init__(self, scope: Scope, agent: ManagedAgent, run: RunId, after: EventId | None) -> None:
-        self._scope = scope
-        self._store = scope.store
-        self._agent = agent
-        self._run = run
-        self._after = after
-        self._polls = 0
-
-    async def read_head(self) -> StreamHead | None:
-        return await read_head(self._store, _digest(self._agent, self._run))
-
-    async def frames(self) -> AsyncGenerator[tuple[EventId, Frame], None]:
-        """Yield the frames with their ids. Errors are those of ``Follower.frames``."""
-        deadline, has_delivered = self._scope.streaming.deadline, False
-        while deadline.remaining():
-            run = await read_run(self._store, self._agent.id, self._run)
-            head = await self.read_head()
-            try:
-                if head is not None:
-                    follower = await follow(self._store, head.digest, self._after, time.time, head)
-                    async for item in follower.frames(deadline.remaining()):
-                        has_delivered = True
-                        yield item
-                    return
-            except StreamRestarted:
-                pass
-            except StreamNotFound:
-                if run.status.is_final or has_delivered:
-                    raise
-            except TurnLost:
-                await self._settle_lost()
+async def _read_frames(
+    scope: Scope, agent: ManagedAgent, run_id: RunId, after: EventId | None
+) -> AsyncGenerator[tuple[EventId, Frame], None]:
+    """Yield the frames of a run with their ids. While the run is queued, or waits for another attempt, wait for its stream.
+    Errors are those of ``Follower.frames``."""
+    store, deadline, polls, has_delivered = scope.store, scope.streaming.deadline, 0, False
+    while deadline.remaining():
+        run = await read_run(store, agent.id, run_id)
+        head = await read_head(store, _digest(agent, run_id))
+        try:
+            if head is not None:
+                follower = await follow(store, head.digest, after, time.time, head)
+                async for item in follower.frames(deadline.remaining()):
+                    has_delivered = True
+                    yield item
+                return
+        except StreamRestarted:
+            pass
+        except StreamNotFound:
+            if run.status.is_final or has_delivered:
                 raise
-            if head is None and run.status.is_final:
-                raise _no_stream(run)
-            self._polls += 1
-            if self._polls % _POLLS_PER_CHECK == 0:
-                await self._settle_lost()
-            await asyncio.sleep(FIRST_POLL_SECONDS if self._polls <= FIRST_POLLS else POLL_SECONDS)
+        except TurnLost:
+            await _settle_lost(store, agent, run_id)
+            raise
+        if head is None and run.status.is_final:
+            raise _no_stream(run)
+        polls += 1
+        if polls % _POLLS_PER_CHECK == 0:
+            await _settle_lost(store, agent, run_id)
+        await asyncio.sleep(FIRST_POLL_SECONDS if polls <= FIRST_POLLS else POLL_SECONDS)
 
-    async def _settle_lost(self) -> None:
-        """End the run if its worker died and nothing will begin it again."""
-        agent = await read_agent(self._store, self._agent.owner, self._agent.id)
-        if agent.active_run == self._run:
-            await settle_lost(self._store, agent, time.time())
+
+async def _settle_lost(store: TenantStore, agent: ManagedAgent, run_id: RunId) -> None:
+    """End the run if its worker died and nothing will begin it again."""
+    agent = await read_agent(store, agent.owner, agent.id)
+    if agent.active_run == run_id:
+        await settle_lost(store, agent, time.time())
 
 
 async def stop_run(scope: Scope, agent_id: ManagedAgentId, run_id: RunId) -> RunStopAnswer:

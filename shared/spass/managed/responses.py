@@ -1,12 +1,10 @@
 """The answers of ``/v1/managed-agents``."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import WithJsonSchema
 
 from spass.core.ids import ManagedAgentId, MessageId, RunId, id_pattern
-from spass.core.messages import Json
 from spass.managed.records import AgentStatus, Direction, MailboxMessage, ManagedAgent, MessageStatus, Run, RunStatus, RunTrigger
 from spass.models.responses import TurnUsage
 from spass.tenancy.response_model import Count, DateTime, DecimalText, JsonObject, ModelName, NextCursor, ResponseModel
@@ -30,10 +28,6 @@ class RunError(ResponseModel):
     code: str
     message: str
 
-    @classmethod
-    def of(cls, error: Mapping[str, Json] | None) -> "RunError | None":
-        return cls(code=str(error["code"]), message=str(error["message"])) if error is not None else None
-
 
 class ManagedAgentView(ResponseModel):
     """A managed agent. `agent` is a kind, or the name of an agent's file. `error` is that of the last run, if it failed."""
@@ -53,19 +47,7 @@ class ManagedAgentView(ResponseModel):
 
     @classmethod
     def of(cls, agent: ManagedAgent) -> "ManagedAgentView":
-        same: dict[str, Any] = {
-            name: getattr(agent, name) for name in ("id", "name", "agent", "model", "system_prompt", "status")
-        }
-        schedule = agent.schedule
-        return cls(
-            **same,
-            tools=[*agent.tools] if agent.tools is not None else None,
-            params=dict(agent.params) if agent.params is not None else None,
-            schedule=ScheduleView.model_validate(schedule, from_attributes=True) if schedule is not None else None,
-            error=RunError.of(agent.error),
-            created_at=agent.created_at,
-            updated_at=agent.updated_at,
-        )
+        return cls.model_validate(agent, from_attributes=True)
 
 
 class ManagedAgentPage(ResponseModel):
@@ -114,18 +96,7 @@ class RunView(ResponseModel):
 
     @classmethod
     def of(cls, run: Run) -> "RunView":
-        return cls(
-            id=run.id,
-            status=run.status,
-            trigger=run.trigger,
-            scheduled_for=run.scheduled_for,
-            turns=run.turns,
-            usage=TurnUsage.model_validate(run.usage, from_attributes=True) if run.usage is not None else None,
-            cost_usd=run.cost_usd,
-            error=RunError.of(run.error),
-            created_at=run.created_at,
-            finished_at=run.finished_at,
-        )
+        return cls.model_validate(run, from_attributes=True)
 
 
 class RunPage(ResponseModel):

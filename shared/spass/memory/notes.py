@@ -9,12 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from spass.core.effects import Note
-from spass.core.ids import Operator, TenantId
 from spass.core.json import encode_utf8
 from spass.core.text_checks import remove_controls
 from spass.core.time import Timestamp
-from spass.store import keys
-from spass.store.keys import Key
 
 if TYPE_CHECKING:  # its package imports numpy, which a list of notes does not need
     from spass.rag.index.manifest import EmbeddingModel
@@ -87,11 +84,6 @@ def normalise_end(text: str) -> str:
 
 def note_digest(generation: str, key: str) -> str:
     return hashlib.sha256(f"{generation}\n{key}".encode()).hexdigest()
-
-
-def note_key(tenant: TenantId, operator: Operator, digest: str) -> Key:
-    """Return the key of the item of a note."""
-    return keys.operator_note(tenant, operator.user, operator.id, digest)
 
 
 def _cut_utf8(text: str, limit: int) -> str:

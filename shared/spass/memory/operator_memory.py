@@ -6,26 +6,125 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 from spass.calls.scope import Scope
 from spass.core.effects import CallError, Note, Recalled, SearchNotes, StoreNote
-from spass.core.errors import OperatorNotFound, SpassError, UpstreamTimeout
+from spass.core.errors import OperatorNotFound, SpassError, StorageUnavailable, UpstreamTimeout
 from spass.core.ids import Operator
 from spass.core.messages import Json
+from spass.core.tasks import map_concurrently
 from spass.core.time import Clock, timestamp
-from spass.memory.notebook import Notebook
-from spass.memory.notes import StoredNote, make_note, normalise_end
+from spass.memory.notes import MAX_NOTES, StoredNote, make_note, normalise_end, note_digest
 from spass.memory.ranking import rank_by_meaning, rank_by_words
-from spass.memory.state import STATE_KEY, OperatorState, read_state, state_text
+from spass.memory.state import STATE_KEY, OperatorState, read_state, remove_garbage, state_text
+from spass.store import keys
+from spass.store.codec import decode, encode
+from spass.store.table import ConditionFailed
+from spass.store.tenant_store import TenantStore
+from spass.store.writes import Delete, Equals, Put, Update
 
 if TYPE_CHECKING:  # it imports numpy, which only a search by meaning and a new note need
     from spass.rag.index.embedding import Embedder
     from spass.rag.index.manifest import EmbeddingModel
 
+_WRITES_AT_ONCE: Final = 25
+_LOOKS: Final = 64
+"""The writes of one of so many keys also read all notes, so that those of an operator that never searches are evicted too."""
 _MAX_QUERY_CHARACTERS: Final = 2000
 """Characters of a query that are embedded. More text does not improve the search, and embedding it takes seconds."""
 _NOTES_PER_PART: Final = 128
 """Notes whose missing vectors are computed and stored together: some requests to the embedding model at once."""
+
+
+class Notebook:
+    """The notes of one ``generation`` of an operator. Concurrent tool calls of a turn share it."""
+
+    def __init__(self, store: TenantStore, operator: Operator, generation: str) -> None:
+        self._store = store
+        self._operator = operator
+        self.generation = generation
+        self._notes: dict[str, StoredNote] | None = None
+        self._lock = asyncio.Lock()
+
+    async def read_all(self) -> Sequence[StoredNote]:
+        """Return all notes, in no particular order. Evict the oldest beyond ``MAX_NOTES``."""
+        async with self._lock:
+            return [*(await self._load()).values()]
+
+    async def read(self, key: str) -> StoredNote | None:
+        """Return the note ``key``, or None. Errors are those of ``read_all``."""
+        async with self._lock:
+            if self._notes is not None:
+                return self._notes.get(key)
+            item = await self._store.table.get(self._key(key))
+            return decode(StoredNote, item) if item is not None else None
+
+    async def write(self, note: StoredNote) -> None:
+        """Store ``note`` in the place of one with the same key.
+
+        Raises:
+            StorageUnavailable: the outcome is unknown; repeat the call.
+        """
+        async with self._lock:
+            notes, self._notes = self._notes, None  # until the outcome of the write is known
+            await self._store.table.write(Put(self._key(note.key), encode(note)))
+            if notes is not None:
+                self._notes = notes
+                notes[note.key] = note
+                await self._evict(notes, newest=note.key)
+            elif crc32(note.key.encode()) % _LOOKS == 0:
+                with suppress(StorageUnavailable):
+                    await self._load(newest=note.key)
+
+    async def write_vectors(self, notes: Sequence[StoredNote], vectors: Sequence[bytes], model: str) -> None:
+        """Store the ``vectors`` that ``model`` made of ``notes``, unless a note has changed since. A vector that is not stored is
+        computed by a later search."""
+
+        async def write(one: tuple[StoredNote, bytes]) -> None:
+            note, vector = one
+            update = Update(self._key(note.key), set={"vector": vector, "model": model}, when=Equals("content", note.content))
+            with suppress(ConditionFailed, StorageUnavailable):
+                await self._store.table.write(update)
+
+        computed = [*zip(notes, vectors, strict=True)]
+        async with self._lock:
+            for note, vector in computed:
+                if self._notes is not None and self._notes.get(note.key) is note:
+                    self._notes[note.key] = note.with_vector(model, vector)
+        await map_concurrently(write, computed, limit=_WRITES_AT_ONCE)
+
+    async def _load(self, newest: str | None = None) -> dict[str, StoredNote]:
+        if self._notes is None:
+            operator, store = self._operator, self._store
+            partition = keys.operator_partition(store.tenant, operator.user, operator.id)
+            found = [decode(StoredNote, item) for item in await store.table.query(partition, prefix=keys.NOTE_PREFIX)]
+            notes = {note.key: note for note in found if note.generation == self.generation}
+            if len(notes) < len(found):
+                with suppress(StorageUnavailable):
+                    await remove_garbage(store, operator)
+            await self._evict(notes, newest)
+            self._notes = notes
+        return self._notes
+
+    async def _evict(self, notes: dict[str, StoredNote], newest: str | None) -> None:
+        """Remove the oldest of ``notes`` beyond ``MAX_NOTES``, but not the one that was just written. One that cannot be removed
+        is evicted at another time."""
+
+        async def evict(note: StoredNote) -> None:
+            with suppress(ConditionFailed, StorageUnavailable):
+                await self._store.table.write(Delete(self._key(note.key), Equals("created_at", note.created_at)))
+
+        if (excess := len(notes) - MAX_NOTES) <= 0:
+            return
+        oldest = sorted((note for note in notes.values() if note.key != newest), key=lambda note: note.age)[:excess]
+        for note in oldest:
+            del notes[note.key]
+        await map_concurrently(evict, oldest, limit=_WRITES_AT_ONCE)
+
+    def _key(self, key: str) -> keys.Key:
+        operator, digest = self._operator, note_digest(self.generation, key)
+        return keys.operator_note(self._store.tenant, operator.user, operator.id, digest)
 
 
 class OperatorMemory:

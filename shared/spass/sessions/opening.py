@@ -6,25 +6,34 @@ A new attempt of a stream continues the session of the attempt before, which may
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from spass.calls.defence import MAX_CHARACTERS, is_blank
 from spass.core.effects import user
-from spass.core.errors import InputRefused, InvalidRequest, SessionArchived, SessionBusy, SessionNotFound, StorageUnavailable
+from spass.core.errors import (
+    CompactionInProgress,
+    IdempotencyInProgress,
+    InputRefused,
+    InvalidRequest,
+    SessionArchived,
+    SessionBusy,
+    SessionNotFound,
+    StorageUnavailable,
+)
 from spass.core.ids import AgentName, MessageId, SessionId, UserId, new_id, random_suffix
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
+from spass.core.run_result import RunResult
 from spass.core.time import Clock, Timestamp
-from spass.sessions.hold import acquire_hold, held_by
+from spass.sessions.hold import TurnRequest, acquire_hold, held_by
 from spass.sessions.record import StoredMessage, TurnRecord, overflow_key, store_body, stored_overflow_key
-from spass.sessions.session import Hold, Session, decode_session, name_removal, name_write, read_chain_end
+from spass.sessions.session import Session, decode_session, name_removal, name_write, read_chain_end
 from spass.store import keys
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Absent, Delete, Equals, Put, Value, Write
 
-if TYPE_CHECKING:
-    from spass.journal.head import StreamClaim
-
+# After one of these errors the turn may have been committed already, by an earlier attempt of the same request.
+_POSSIBLY_COMMITTED: Final = (SessionBusy, CompactionInProgress, IdempotencyInProgress, SessionArchived)
 _ATTEMPTS: Final = 8
 """Each attempt meets another request that creates, compacts or deletes the session at the same moment."""
 
@@ -107,35 +116,37 @@ async def remove_refused(store: TenantStore, opened: OpenedSession, owner: str) 
 
 
 class SessionOpener:
-    """Open the session of one turn. ``agent`` is the one under which it is filed, or None for any. The stream's head names a
-    session before the turn holds it."""
+    """Open the session of one turn, whose id is ``turn_id``. The stream's head names a session before the turn holds it."""
 
-    def __init__(
-        self,
-        store: TenantStore,
-        agent: AgentName | None,
-        user: UserId,
-        hold: Hold,
-        clock: Clock,
-        stream: "StreamClaim | None" = None,
-    ) -> None:
+    def __init__(self, store: TenantStore, request: TurnRequest, turn_id: str, clock: Clock) -> None:
         self._store = store
-        self._agent = agent
-        self._user = user
-        self._hold = hold
+        self._request = request
+        self._hold = request.hold(turn_id, clock())
         self._clock = clock
-        self._stream = stream
-        self._previous_owner = stream.previous_owner if stream is not None else None
-        self._claimed = stream.head.session if stream is not None else None
+        self._claimed = request.stream.head.session if request.stream is not None else None
 
-    async def open(self, opening: Opening) -> OpenedSession:
-        """Hold the session that ``opening`` describes.
+    async def open(self) -> OpenedSession | RunResult:
+        """Hold the session of the turn, or return the result if an earlier attempt of the request was committed.
 
         Raises:
             SessionNotFound, SessionAgentMismatch: the same as ``acquire_hold``; or the newest session of the chain is deleted.
             SessionBusy, CompactionInProgress: another request holds the session.
             StorageUnavailable: the outcome is unknown; the hold, if taken, expires.
         """
+        request = self._request
+        # Do not create a session for a turn that was committed, if the operator's session was deleted since.
+        if request.operator is not None and (result := await request.stored_result(self._store)) is not None:
+            return result
+        try:
+            if request.opening is None:
+                return OpenedSession(await self._acquire(request.session))
+            return await self._open(request.opening)
+        except _POSSIBLY_COMMITTED:
+            if (result := await request.stored_result(self._store)) is not None:
+                return result
+            raise
+
+    async def _open(self, opening: Opening) -> OpenedSession:
         template, pointer = opening.template, opening.pointer
         if template is None:
             return await self._continue_from(opening.session)
@@ -152,17 +163,14 @@ class SessionOpener:
             candidate, new = created, SessionId(new_id("ses"))
         raise SessionBusy("Other requests keep changing this session; try again.", retry_after=1)
 
-    async def hold(self, session: SessionId) -> Session:
+    async def _acquire(self, session: SessionId) -> Session:
         """Hold ``session`` itself. Errors are those of ``acquire_hold``."""
         await self._use(session)
+        request, stream = self._request, self._request.stream
+        agent = request.agent if request.operator is None else None
+        previous_owner = stream.previous_owner if stream is not None else None
         return await acquire_hold(
-            self._store,
-            session,
-            self._agent,
-            self._user,
-            self._hold,
-            self._clock(),
-            previous_owner=self._previous_owner,
+            self._store, session, agent, request.user, self._hold, self._clock(), previous_owner=previous_owner
         )
 
     async def _continue_from(self, session: SessionId, *, follow_deleted: bool = False) -> OpenedSession:
@@ -171,7 +179,7 @@ class SessionOpener:
         first = session
         for _ in range(_ATTEMPTS):
             try:
-                return OpenedSession(await self.hold(session))
+                return OpenedSession(await self._acquire(session))
             except SessionArchived as archived:
                 link: SessionId | None = SessionId(str(archived.details["successor_session_id"]))
             except SessionNotFound:
@@ -187,7 +195,7 @@ class SessionOpener:
     async def _newest(self, session: SessionId | None) -> SessionId | None:
         """Return the newest session of the chain that continues with ``session``; None if it is deleted."""
         head = (await read_chain_end(self._store, session)).head if session is not None else None
-        return head.id if head is not None and head.user == self._user and head.deleted_at is None else None
+        return head.id if head is not None and head.user == self._request.user and head.deleted_at is None else None
 
     async def _create(
         self, template: Session, pointer: SessionPointer | None, imported: Sequence[Message]
@@ -245,12 +253,13 @@ class SessionOpener:
         Raises:
             LeaseLost: another attempt owns the stream, or may own it.
         """
-        if self._stream is None:
+        stream = self._request.stream
+        if stream is None:
             return
         if session != self._claimed:
-            await self._stream.use_session(session)
+            await stream.use_session(session)
             self._claimed = session
-        self._stream.check_lease(self._clock())
+        stream.check_lease(self._clock())
 
 
 def import_messages(entries: Sequence[Message]) -> tuple[Message, ...]:

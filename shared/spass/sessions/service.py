@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from spass.calls.scope import Scope
 from spass.core.errors import (
-    CompactionInProgress,
-    IdempotencyInProgress,
     LimitExceeded,
     SessionArchived,
-    SessionBusy,
     SessionNotFound,
 )
 from spass.core.ids import AgentName, Operator, SessionId, WorkspaceId, id_pattern, new_id
@@ -27,7 +24,7 @@ from spass.sessions.conversation import Conversation
 from spass.sessions.deletion import delete_session
 from spass.sessions.history import HistoryPage, read_history
 from spass.sessions.hold import TurnRequest
-from spass.sessions.opening import OpenedSession, Opening, SessionOpener, import_messages, read_name, remove_refused
+from spass.sessions.opening import Opening, SessionOpener, import_messages, read_name, remove_refused
 from spass.sessions.operators import OperatorOpening, read_pointer
 from spass.sessions.session import CreateSession, Session, SessionView, decode_session, parse_session_id, read_session
 from spass.store import keys
@@ -40,8 +37,6 @@ if TYPE_CHECKING:
     from spass.sessions.compaction.summary import Summarizer
 
 _POSITION: Final = re.compile(id_pattern("ses"))
-# After one of these errors the turn may have been committed already, by an earlier attempt of the same request.
-_POSSIBLY_COMMITTED: Final = (SessionBusy, CompactionInProgress, IdempotencyInProgress, SessionArchived)
 
 
 class SessionPage(ResponseModel):
@@ -180,10 +175,11 @@ class Sessions:
         Raises:
             SpassError: the session cannot be held now, or the turn may not continue it.
         """
-        opened = await _open_session(scope, request, turn_id, self._clock)
+        opened = await SessionOpener(scope.store, request, turn_id, self._clock).open()
         if isinstance(opened, RunResult):
             yield opened
             return
+        scope.continue_in(opened.session.id)
         conversation = Conversation(scope, request, turn_id, opened, self._summarizer, self._clock)
         try:
             conversation.check()
@@ -210,26 +206,3 @@ class Sessions:
             settings.compact_observation_mask,
         )
         return replace(session, **options.model_dump(exclude_none=True))
-
-
-async def _open_session(scope: Scope, request: TurnRequest, turn_id: str, clock: Clock) -> OpenedSession | RunResult:
-    """Hold the session of a turn, or return the result if an earlier attempt of the request was committed.
-
-    Raises:
-        SpassError: the same as ``SessionOpener.open`` and ``SessionOpener.hold``.
-    """
-    store, agent = scope.store, request.agent if request.operator is None else None
-    opener = SessionOpener(store, agent, request.user, request.hold(turn_id, clock()), clock, request.stream)
-    # Do not create a session for a turn that was committed, if the operator's session was deleted since.
-    if request.operator is not None and (result := await request.stored_result(store)) is not None:
-        return result
-    try:
-        if request.opening is None:
-            return OpenedSession(await opener.hold(request.session))
-        opened = await opener.open(request.opening)
-    except _POSSIBLY_COMMITTED:
-        if (result := await request.stored_result(store)) is not None:
-            return result
-        raise
-    scope.continue_in(opened.session.id)
-    return opened

@@ -4,8 +4,9 @@ import pytest
 
 from spass.core.effects import SearchNotes, StoreNote
 from spass.core.time import timestamp
-from spass.memory.notes import MAX_NOTES, make_note, note_key
+from spass.memory.notes import MAX_NOTES, make_note
 from spass.sessions.operator_requests import view_operator
+from spass.store import keys
 from spass.store.codec import encode
 from spass.store.writes import Put
 from spass.testing.faults import Fault, FaultPlan, inject
@@ -19,7 +20,9 @@ async def fill(operators: Operators, count: int) -> None:
     generation = (await operators.begin()).generation
     for number in range(count):
         note = make_note(f"tea {number}", f"tea {number}", (), generation, timestamp(operators.clock()))
-        operators.aws.table.write(write=Put(note_key(operators.store().tenant, NEWS, note.digest), encode(note)))
+        operators.aws.table.write(
+            write=Put(keys.operator_note(operators.store().tenant, NEWS.user, NEWS.id, note.digest), encode(note))
+        )
 
 
 async def stored(operators: Operators) -> set[str]:

@@ -11,9 +11,10 @@ from spass.calls.scope import Scope
 from spass.core.effects import CallError, Recalled, SearchNotes, StoreNote
 from spass.core.errors import UpstreamError
 from spass.core.time import Timestamp
-from spass.memory.notes import StoredNote, note_digest, note_key
+from spass.memory.notes import StoredNote, note_digest
 from spass.memory.ranking import rank_by_meaning
 from spass.models.types import EmbeddingReply
+from spass.store import keys
 from spass.store.writes import Update
 from spass.testing.faults import Fault, FaultPlan, inject
 from tests.unit.memory.operators import NEWS, LetterCalls, Operators
@@ -84,7 +85,7 @@ async def test_a_vector_of_another_size_is_computed_again(operators: Operators) 
     memory = await operators.started()
     await memory.keep(StoreNote("silent", "k"))
     digest = note_digest((await operators.begin()).generation, "k")
-    key = note_key(operators.store().tenant, NEWS, digest)
+    key = keys.operator_note(operators.store().tenant, NEWS.user, NEWS.id, digest)
     await operators.store().table.write(Update(key, set={"vector": b"\0" * 12}))
     assert await found(operators) == ["silent"]
     assert operators.calls.texts == ["silent", "listen", "silent"]
