@@ -7,7 +7,7 @@ import pytest
 
 from spass.core.errors import StorageUnavailable
 from spass.core.time import now_s
-from spass.store.idempotency import Claim, StoredAnswer
+from spass.store.idempotency import Claim, StoredResponse
 from spass.tools.toolbox import Toolbox
 from spass.tools.toolset import gateway_toolsets
 from tests.functions.gateway import Gateway, Reply
@@ -138,7 +138,7 @@ def test_a_repeated_execution_gets_the_lost_answer(
     preview = gateway.send("POST", EXECUTE, body=body(name, arguments))
     call = body(name, {**arguments, "confirm_token": preview.json["result"]["confirm_token"]})
 
-    async def fail(self: Claim, answer: StoredAnswer) -> None:
+    async def fail(self: Claim, answer: StoredResponse) -> None:
         raise StorageUnavailable("The storage did not answer in time; try again.")
 
     with monkeypatch.context() as patch:

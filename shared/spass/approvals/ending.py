@@ -10,7 +10,7 @@ from spass.core.errors import ApprovalDecided, ApprovalNotFound, SpassError
 from spass.core.messages import Json
 from spass.core.time import Clock
 from spass.store import keys
-from spass.store.idempotency import Claim, StoredAnswer, claim_lost
+from spass.store.idempotency import Claim, StoredResponse, claim_lost
 from spass.store.swap import commit
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Equals, Update, Write
@@ -79,7 +79,7 @@ class Ending:
         end = Update(key, set=encode_end(ended), remove=("effect",), when=is_pending)
         if self._record is None:
             return [end]
-        answer = StoredAnswer(ApprovalView.of(ended, self._clock()).to_dict(), self._record.headers())
+        answer = StoredResponse(ApprovalView.of(ended, self._clock()).to_dict(), self._record.headers())
         return [end, await self._record.claim.completion(answer)]
 
 

@@ -18,7 +18,7 @@ from spass.managed.responses import ManagedAgentPage, ManagedAgentView
 from spass.redaction.log import failure_line, write_line
 from spass.store import keys
 from spass.store.codec import encode
-from spass.store.idempotency import Claim, StoredAnswer, put_once
+from spass.store.idempotency import Claim, StoredResponse, put_once
 from spass.store.swap import commit
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Absent, Equals, Put, Update, Write
@@ -103,7 +103,9 @@ class ManagedAgents:
         ]
         if agent.schedule is not None:
             writes.append(_pending_schedule(store, agent))
-        await put_once(store, writes, token=agent.id, claim=claim, answer=StoredAnswer(ManagedAgentView.of(agent).to_dict(), {}))
+        await put_once(
+            store, writes, token=agent.id, claim=claim, response=StoredResponse(ManagedAgentView.of(agent).to_dict(), {})
+        )
         if agent.schedule is not None:
             await self._apply_schedule(store, agent)
         return agent

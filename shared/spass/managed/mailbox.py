@@ -31,7 +31,7 @@ from spass.managed.responses import MessagePage, MessageView
 from spass.store import keys
 from spass.store.bucket import ObjectMissing, ObjectSummary
 from spass.store.codec import decode, encode
-from spass.store.idempotency import Claim, StoredAnswer, claim_lost
+from spass.store.idempotency import Claim, StoredResponse, claim_lost
 from spass.store.overflow import Overflow
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
@@ -170,7 +170,7 @@ async def put(store: TenantStore, agent: ManagedAgent, content: str, now: float,
             message.write(store, agent.id, agent.next_seq),
         ]
         if claim is not None:
-            writes.append(await claim.completion(StoredAnswer(MessageView.of(numbered).to_dict(), {})))
+            writes.append(await claim.completion(StoredResponse(MessageView.of(numbered).to_dict(), {})))
         try:
             await store.table.transact(writes, token=random_suffix())
         except TransactionFailed as failure:

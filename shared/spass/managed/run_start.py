@@ -39,7 +39,7 @@ from spass.managed.responses import RunView
 from spass.managed.runs import begun, settle_lost, with_input
 from spass.store import keys
 from spass.store.codec import decode, encode
-from spass.store.idempotency import Claim, StoredAnswer, claim_lost
+from spass.store.idempotency import Claim, StoredResponse, claim_lost
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, ITEM_EXISTS, Absent, Check, Equals, Item, Put, Update, Value, Write
@@ -181,7 +181,7 @@ class _NewRun:
             writes[_AGENT] = Update(keys.managed_agent(store.tenant, agent.id), set=values, when=is_numbered)
             writes.append(self.message.write(store, agent.id, agent.next_seq))
         if self.claim is not None:
-            writes.append(await self.claim.completion(StoredAnswer(RunView.of(run).to_dict(), {})))
+            writes.append(await self.claim.completion(StoredResponse(RunView.of(run).to_dict(), {})))
         return writes
 
     async def _repeated(self, item: Item) -> Run:

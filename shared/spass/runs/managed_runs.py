@@ -46,7 +46,7 @@ from spass.runs.log import ReportError
 from spass.runs.run import ManagedRun, RunRequest, StreamIdentity
 from spass.runs.service import Runs, Started
 from spass.store import idempotency
-from spass.store.idempotency import Claim, IdempotentRequest, StoredAnswer
+from spass.store.idempotency import Claim, IdempotentRequest, StoredResponse
 from spass.store.jobs import MAX_DELAY_SECONDS
 from spass.store.tenant_store import TenantStore
 
@@ -146,7 +146,7 @@ class ManagedRuns:
         if request is None:
             return await self._start(scope, agent, content, report, None)
         claim = await _acquire(scope.store, request)
-        if isinstance(claim, StoredAnswer):
+        if isinstance(claim, StoredResponse):
             run = await read_run(scope.store, agent_id, RunId(str(claim.body["id"])))
             return await self._repeat(scope, agent, run, report)
         try:
@@ -251,7 +251,7 @@ class ManagedRuns:
         return await self.open(scope.streaming, agent, spec, execution, report)
 
 
-async def _acquire(store: TenantStore, request: IdempotentRequest) -> Claim | StoredAnswer:
+async def _acquire(store: TenantStore, request: IdempotentRequest) -> Claim | StoredResponse:
     """Return the right to start the run of ``request``, or the answer with the run that an earlier request has started.
 
     Raises:

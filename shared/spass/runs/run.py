@@ -24,7 +24,7 @@ from spass.core.memory import Memory
 from spass.core.messages import Message
 from spass.core.run_result import RunResult, encode_run_result
 from spass.core.time import Deadline, now
-from spass.store.idempotency import Claim, IdempotentRequest, StoredAnswer
+from spass.store.idempotency import Claim, IdempotentRequest, StoredResponse
 from spass.store.leases import renewing
 
 if TYPE_CHECKING:  # a question needs neither sessions nor the journal
@@ -236,7 +236,7 @@ class Run:
             run = self._agent.run(self._scope.caller.request_id)
             outcome = RunResult.of(run, collected, self._scope.tally.total, now())
             if self._claim is not None:  # before the end is sent, which promises a replay
-                await self._claim.complete(StoredAnswer(encode_run_result(outcome), {}))
+                await self._claim.complete(StoredResponse(encode_run_result(outcome), {}))
         return RunAnswer(outcome, replayed=False)
 
     async def _take(self, turn: Turn) -> RunAnswer:

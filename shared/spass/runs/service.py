@@ -23,7 +23,7 @@ from spass.core.tasks import EventTask
 from spass.core.time import Clock
 from spass.runs.run import ChatSession, Run, RunAnswer, RunRequest, StreamIdentity, Turn
 from spass.store import idempotency
-from spass.store.idempotency import StoredAnswer
+from spass.store.idempotency import StoredResponse
 from spass.tenancy.config import GatewayConfig
 
 if TYPE_CHECKING:  # a question needs neither sessions nor the journal
@@ -130,7 +130,7 @@ class Runs:
         """Return a run without a session, or the result that an earlier attempt of the request recorded."""
         key, log = request.idempotency, None
         claimed = await idempotency.acquire(scope.store, key) if key is not None else None
-        if isinstance(claimed, StoredAnswer):
+        if isinstance(claimed, StoredResponse):
             return decode_run_result(claimed.body)
         if report is not None:
             from spass.runs.log import RunLog

@@ -37,7 +37,7 @@ from spass.sessions.record import TurnRecord, TurnRecorder, load_turns, store_bo
 from spass.sessions.session import Session
 from spass.store import idempotency, keys
 from spass.store.bucket import ObjectMissing
-from spass.store.idempotency import StoredAnswer
+from spass.store.idempotency import StoredResponse
 from spass.store.shielded import run_shielded
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
@@ -216,7 +216,7 @@ class Conversation:
         """Return what records the turn, which has finished. A large body is put into the bucket."""
         assert self._finished is not None  # noqa: S101 (the turn has finished)
         (session, turn, result), request, store = self._finished, self._request, self._store
-        answer = StoredAnswer(encode_run_result(result), {})
+        answer = StoredResponse(encode_run_result(result), {})
         requests = [request.idempotency, request.idempotency_at(session.id) if self.compaction is not None else None]
         answers = [await idempotency.record(store, one, answer) for one in dict.fromkeys(requests) if one is not None]
         body = await store_body(store, session.id, turn)

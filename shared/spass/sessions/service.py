@@ -28,7 +28,7 @@ from spass.sessions.opening import Opening, SessionOpener, import_messages, read
 from spass.sessions.operators import OperatorOpening, read_pointer
 from spass.sessions.session import CreateSession, Session, SessionView, decode_session, parse_session_id, read_session
 from spass.store import keys
-from spass.store.idempotency import Claim, StoredAnswer, put_once
+from spass.store.idempotency import Claim, StoredResponse, put_once
 from spass.store.writes import ITEM_ABSENT, Put
 from spass.tenancy.response_model import NextCursor, ResponseModel
 from spass.tenancy.settings import Cascade
@@ -65,7 +65,9 @@ class Sessions:
             Put(keys.session_head(store.tenant, session.id), session.attributes(), ITEM_ABSENT),
             Put(keys.user_session(store.tenant, session.user, agent, session.id), session.entry()),
         ]
-        await put_once(store, writes, token=session.id, claim=claim, answer=StoredAnswer(SessionView.of(session).to_dict(), {}))
+        await put_once(
+            store, writes, token=session.id, claim=claim, response=StoredResponse(SessionView.of(session).to_dict(), {})
+        )
         return session
 
     async def page(self, scope: Scope, agent: AgentName, cursor: str | None, limit: int) -> SessionPage:

@@ -1,7 +1,7 @@
-"""``Idempotency-Key``: do the work of a repeated request once, and store its answer for a day.
+"""``Idempotency-Key``: do the work of a repeated request once, and store its response for a day.
 
-The answer is stored in the transaction of the request's effect. A request without an effect in our storage (a bare model call)
-stores the answer in a separate write. While a request runs, it has a lease on its key (``acquire``). A turn does not need this
+The response is stored in the transaction of the request's effect. A request without an effect in our storage (a bare model call)
+stores the response in a separate write. While a request runs, it has a lease on its key (``acquire``). A turn does not need this
 lease, because it has a lease on its session.
 """
 
@@ -27,7 +27,7 @@ from spass.store.writes import ITEM_ABSENT, AtMost, Condition, Delete, Equals, I
 A_contra = TypeVar("A_contra", contravariant=True)
 
 _KEEP_SECONDS: Final = 24 * 3600
-_ANSWER: Final = Overflow("answer", most_bytes=300_000, transient=True)  # an item may hold 400 KB
+_RESPONSE: Final = Overflow("answer", most_bytes=300_000, transient=True)  # an item may hold 400 KB
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ class IdempotentRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredAnswer:
-    """The answer that a repeated request gets: the JSON body and its headers. If ``status`` is None, the response has the usual
-    status of the route. The answer is stored for a day, or until ``expires_at`` (seconds since the epoch)."""
+class StoredResponse:
+    """The response that a repeated request gets: the JSON body and its headers. If ``status`` is None, the response has the usual
+    status of the route. The response is stored for a day, or until ``expires_at`` (seconds since the epoch)."""
 
     body: Mapping[str, Json]
     headers: Mapping[str, str]
@@ -77,19 +77,19 @@ class StoredAnswer:
     expires_at: int | None = None
 
 
-async def read(store: TenantStore, request: IdempotentRequest) -> StoredAnswer | None:
-    """Return the stored answer, or None if the request is still running or was never received.
+async def read(store: TenantStore, request: IdempotentRequest) -> StoredResponse | None:
+    """Return the stored response, or None if the request is still running or was never received.
 
     Raises:
         IdempotencyKeyReused: the key was used with another body.
     """
     item = await store.table.get(keys.idempotency(store.tenant, request.digest))
-    return await _answer(store, request, item) if item else None
+    return await _stored_response(store, request, item) if item else None
 
 
-async def record(store: TenantStore, request: IdempotentRequest, answer: StoredAnswer) -> Put:
-    """Return the write that stores ``answer``, for the transaction of the request's effect. It fails if an answer is stored."""
-    return await _completion(store, request, answer, None, _absent(now_s()))
+async def record(store: TenantStore, request: IdempotentRequest, response: StoredResponse) -> Put:
+    """Return the write that stores ``response``, for the transaction of the request's effect. It fails if one is stored."""
+    return await _completion(store, request, response, None, _absent(now_s()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +100,19 @@ class Claim:
     request: IdempotentRequest
     owner: str
 
-    async def completion(self, answer: StoredAnswer) -> Put:
-        """Return the write that stores ``answer`` and ends the claim, for the transaction of the request's effect. It fails if
+    async def completion(self, response: StoredResponse) -> Put:
+        """Return the write that stores ``response`` and ends the claim, for the transaction of the request's effect. It fails if
         this owner has lost the claim."""
-        return await _completion(self.store, self.request, answer, self.owner, self._is_mine())
+        return await _completion(self.store, self.request, response, self.owner, self._is_mine())
 
-    async def complete(self, answer: StoredAnswer) -> None:
-        """Store ``answer`` in a separate write, for a request without an effect in our storage.
+    async def complete(self, response: StoredResponse) -> None:
+        """Store ``response`` in a separate write, for a request without an effect in our storage.
 
         Raises:
             LeaseLost: another attempt has acquired the claim.
         """
         try:
-            await self._write(await self.completion(answer))
+            await self._write(await self.completion(response))
         except ConditionFailed:
             raise claim_lost() from None
 
@@ -163,7 +163,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Completion(Generic[A_contra]):
-    """A participant of a swap that stores the answer under the request's ``claim``: ``body`` of the swap's answer, with the
+    """A participant of a swap that stores the response under the request's ``claim``: ``body`` of the swap's answer, with the
     ``headers`` of that moment."""
 
     claim: Claim
@@ -171,22 +171,24 @@ class Completion(Generic[A_contra]):
     headers: Callable[[], Mapping[str, str]] = dict
 
     async def writes(self, answer: A_contra, /) -> Sequence[Write]:
-        """Return the write that stores the answer."""
-        return [await self.claim.completion(StoredAnswer(self.body(answer), self.headers()))]
+        """Return the write that stores the response."""
+        return [await self.claim.completion(StoredResponse(self.body(answer), self.headers()))]
 
     def refusal(self) -> SpassError:
         """Return the error of an attempt whose claim has passed to another one."""
         return claim_lost()
 
 
-async def put_once(store: TenantStore, writes: Sequence[Put], *, token: str, claim: Claim | None, answer: StoredAnswer) -> None:
-    """Put new items, the first of which has a new id and is absent, and store ``answer`` under the claim, if there is one.
+async def put_once(
+    store: TenantStore, writes: Sequence[Put], *, token: str, claim: Claim | None, response: StoredResponse
+) -> None:
+    """Put new items, the first of which has a new id and is absent, and store ``response`` under the claim, if there is one.
 
     Raises:
         LeaseLost: another attempt has acquired the claim; nothing was created.
         StorageUnavailable: the table does not answer; whether the items were created is unknown.
     """
-    completion = [await claim.completion(answer)] if claim is not None else []
+    completion = [await claim.completion(response)] if claim is not None else []
     try:
         await store.table.transact([*writes, *completion], token=token)
     except TransactionFailed:
@@ -199,8 +201,8 @@ def claim_lost() -> LeaseLost:
     return LeaseLost("Another try of this request has taken over; try again.", retry_after=1)
 
 
-async def acquire(store: TenantStore, request: IdempotentRequest) -> Claim | StoredAnswer:
-    """Return the right to do the work of the request, or the stored answer if the work is done.
+async def acquire(store: TenantStore, request: IdempotentRequest) -> Claim | StoredResponse:
+    """Return the right to do the work of the request, or the stored response if the work is done.
 
     Raises:
         IdempotencyInProgress: another attempt is running.
@@ -222,12 +224,12 @@ async def acquire(store: TenantStore, request: IdempotentRequest) -> Claim | Sto
         item = failure.item or {}
         if item.get("owner") == claim.owner:
             return claim
-        answer = await _answer(store, request, item)
-        if answer is None:
+        response = await _stored_response(store, request, item)
+        if response is None:
             raise IdempotencyInProgress(
                 "A request with this Idempotency-Key is still running.", retry_after=RETRY_SECONDS
             ) from None
-        return answer
+        return response
     return claim
 
 
@@ -236,27 +238,27 @@ def _absent(now: int) -> Condition:
     return ITEM_ABSENT | AtMost(TTL, now)
 
 
-async def _answer(store: TenantStore, request: IdempotentRequest, item: Item) -> StoredAnswer | None:
+async def _stored_response(store: TenantStore, request: IdempotentRequest, item: Item) -> StoredResponse | None:
     if item.get("body_hash") != request.body_hash:
         raise IdempotencyKeyReused("This Idempotency-Key was used with another body; use a new key for a new request.")
     if item.get("state") != "done":
         return None
-    (encoded,) = await _ANSWER.load(store, [item])
-    answer = json.loads(encoded)
-    return StoredAnswer(answer["body"], answer["headers"], answer.get("status"))
+    (encoded,) = await _RESPONSE.load(store, [item])
+    response = json.loads(encoded)
+    return StoredResponse(response["body"], response["headers"], response.get("status"))
 
 
 async def _completion(
-    store: TenantStore, request: IdempotentRequest, answer: StoredAnswer, owner: str | None, when: Condition
+    store: TenantStore, request: IdempotentRequest, response: StoredResponse, owner: str | None, when: Condition
 ) -> Put:
-    content: dict[str, Json] = {"body": answer.body, "headers": dict(answer.headers)}
-    if answer.status is not None:
-        content["status"] = answer.status
+    content: dict[str, Json] = {"body": response.body, "headers": dict(response.headers)}
+    if response.status is not None:
+        content["status"] = response.status
     attributes: dict[str, Value] = {
         "state": "done",
         "owner": owner,
         "body_hash": request.body_hash,
-        TTL: answer.expires_at or now_s() + _KEEP_SECONDS,
+        TTL: response.expires_at or now_s() + _KEEP_SECONDS,
     }
-    attributes |= await _ANSWER.store(store, f"idempotency/{request.digest}/{random_suffix()}", dump_bytes(content))
+    attributes |= await _RESPONSE.store(store, f"idempotency/{request.digest}/{random_suffix()}", dump_bytes(content))
     return Put(keys.idempotency(store.tenant, request.digest), attributes, when)

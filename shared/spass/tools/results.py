@@ -11,7 +11,7 @@ from spass.core.errors import InternalError, SpassError
 from spass.core.json import dump, encode_utf8
 from spass.core.messages import Json, Message, Role, ToolCall
 from spass.metering import audit
-from spass.store.idempotency import StoredAnswer
+from spass.store.idempotency import StoredResponse
 from spass.tools.base import CallResult, InvalidArguments, ToolError, arguments_for_display
 from spass.tools.responses import ToolResult
 
@@ -144,7 +144,7 @@ class ToolAnswer:
     body: ToolResult
     failed: bool
     is_stored: bool = False
-    answer_to_store: StoredAnswer | None = None
+    answer_to_store: StoredResponse | None = None
 
 
 def truncate_result(result: Json) -> tuple[Json, str]:

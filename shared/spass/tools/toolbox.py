@@ -36,7 +36,7 @@ from spass.core.messages import Json, ToolCall, ToolSpec
 from spass.core.time import now_s
 from spass.metering import audit
 from spass.metering.audit import CallKind
-from spass.store.idempotency import Claim, StoredAnswer
+from spass.store.idempotency import Claim, StoredResponse
 from spass.store.writes import Write
 from spass.tools.base import CallResult, InvalidArguments, Returned, ToolError
 from spass.tools.concurrent_calls import run_calls
@@ -180,7 +180,7 @@ class Toolbox:
                 return ()
             body = ToolResult(name=name, result=truncate_result(result)[0], duration_ms=recorder.elapsed_ms)
             transaction_answer = ToolAnswer(body, failed=False, is_stored=True)
-            return [await claim.completion(StoredAnswer(body.to_dict(), headers()))]
+            return [await claim.completion(StoredResponse(body.to_dict(), headers()))]
 
         tools = replace(self._open(NO_TURN), record_result=record_result)
         try:
@@ -201,7 +201,7 @@ class Toolbox:
         if attempt.failed or not needs_confirmation(call):
             return answer
         record, expires_at = call.to_record(cast("Mapping[str, Json]", attempt.result))
-        stored = StoredAnswer({**answer.body.to_dict(), "result": record}, headers(), expires_at=expires_at)
+        stored = StoredResponse({**answer.body.to_dict(), "result": record}, headers(), expires_at=expires_at)
         return replace(answer, answer_to_store=stored)
 
     async def restore_preview(

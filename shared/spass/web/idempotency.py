@@ -15,7 +15,7 @@ from spass.core.errors import InvalidRequest, SpassError
 from spass.core.messages import Json
 from spass.journal.frames import DONE, Frame, json_frame
 from spass.store import idempotency
-from spass.store.idempotency import Claim, IdempotentRequest, StoredAnswer
+from spass.store.idempotency import Claim, IdempotentRequest, StoredResponse
 from spass.tenancy.identity import Caller
 from spass.tenancy.response_model import ResponseModel
 from spass.web.bodies import json_response
@@ -52,7 +52,7 @@ class RouteResult:
     is_stored: bool = False
     discard: bool = False
     status: int | None = None
-    answer_to_store: StoredAnswer | None = None
+    answer_to_store: StoredResponse | None = None
 
 
 def applies_to(path: str) -> bool:
@@ -100,7 +100,7 @@ async def run_idempotently(
     if exchange.idempotency is None:
         return _response(_as_result(await work(None)), status)
     claim = await idempotency.acquire(exchange.scope.store, exchange.idempotency)
-    if isinstance(claim, StoredAnswer):
+    if isinstance(claim, StoredResponse):
         body = await restore(claim.body) if restore else claim.body
         return replay_response(replace(claim, body=body), status=status)
     async with claim.held():
@@ -109,7 +109,7 @@ async def run_idempotently(
             await _release_quietly(claim)
         elif not answer.is_stored:
             headers = {**answer.headers, **exchange.cost_headers()}
-            await claim.complete(answer.answer_to_store or StoredAnswer(answer.body.to_dict(), headers, answer.status))
+            await claim.complete(answer.answer_to_store or StoredResponse(answer.body.to_dict(), headers, answer.status))
     return _response(answer, status)
 
 
@@ -142,7 +142,7 @@ async def stream_idempotently(
     if exchange.idempotency is None:
         return await stream_response(_frames(chunks), exchange.request_id, redact=exchange.services.redact, client=client)
     claim = await idempotency.acquire(exchange.scope.store, exchange.idempotency)
-    if isinstance(claim, StoredAnswer):
+    if isinstance(claim, StoredResponse):
         frames = yield_frames([*map(json_frame, replay(claim.body)), DONE])
         return await stream_response(frames, exchange.request_id, headers={REPLAYED_HEADER: "true"})
     return await stream_response(_record_stream(claim, chunks, answer), exchange.request_id, redact=exchange.services.redact)
@@ -165,7 +165,7 @@ async def _record_stream(
     async with claim.held(), aclosing(_frames(chunks)) as frames:
         async for frame in frames:
             if frame is DONE:
-                await claim.complete(StoredAnswer(answer().to_dict(), {}))
+                await claim.complete(StoredResponse(answer().to_dict(), {}))
             yield frame
 
 
@@ -175,6 +175,6 @@ async def _release_quietly(claim: Claim) -> None:
         await claim.release()
 
 
-def replay_response(answer: StoredAnswer, *, status: int = 200) -> Response:
+def replay_response(answer: StoredResponse, *, status: int = 200) -> Response:
     """Return the stored answer as a response."""
     return json_response(answer.body, status=answer.status or status, headers={**answer.headers, REPLAYED_HEADER: "true"})

@@ -8,7 +8,7 @@ import pytest
 from spass.core.errors import IdempotencyInProgress, IdempotencyKeyReused
 from spass.core.time import now_s
 from spass.store import idempotency
-from spass.store.idempotency import Claim, StoredAnswer, acquire
+from spass.store.idempotency import Claim, StoredResponse, acquire
 from spass.store.leases import LEASE_SECONDS, RETRY_SECONDS, LeaseLost
 from spass.store.tenant_store import TenantStore
 from spass.testing.faults import Fault, FaultPlan, inject
@@ -16,7 +16,7 @@ from tests.unit.idempotent_requests import idempotent_request
 
 pytestmark = pytest.mark.anyio
 REQUEST = idempotent_request("digest", "body")
-ANSWER = StoredAnswer({"text": "ünï", "n": 1.5, "list": [None, True]}, {"SPASS-Cost-Eur": "0.1"})
+ANSWER = StoredResponse({"text": "ünï", "n": 1.5, "list": [None, True]}, {"SPASS-Cost-Eur": "0.1"})
 
 
 async def acquire_claim(store: TenantStore) -> Claim:
@@ -36,7 +36,7 @@ async def test_one_of_eight_concurrent_requests_runs_and_the_others_get_a_retry_
 @pytest.mark.parametrize("size", [1, 500_000])
 async def test_a_completed_request_gets_its_stored_answer(store: TenantStore, size: int) -> None:
     claim = await acquire_claim(store)
-    answer = StoredAnswer({**ANSWER.body, "long": "é" * size}, ANSWER.headers)
+    answer = StoredResponse({**ANSWER.body, "long": "é" * size}, ANSWER.headers)
     await claim.complete(answer)
     assert await acquire(store, REQUEST) == answer
     assert await idempotency.read(store, REQUEST) == answer
@@ -97,7 +97,7 @@ async def test_an_answer_is_stored_for_24_hours(
     later = now_s() + int(hours * 3600)
     monkeypatch.setattr("spass.store.idempotency.now_s", lambda: later)
     monkeypatch.setattr("spass.store.table.now_s", lambda: later)
-    assert isinstance(await acquire(store, REQUEST), StoredAnswer) == is_stored
+    assert isinstance(await acquire(store, REQUEST), StoredResponse) == is_stored
 
 
 async def test_an_answer_is_stored_despite_a_lost_reply_or_a_throttle(store: TenantStore) -> None:

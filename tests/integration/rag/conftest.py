@@ -18,7 +18,7 @@ from spass.models.types import EmbeddingReply, pack_rows
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import NewDocument, WriteRequest
-from spass.store.idempotency import StoredAnswer
+from spass.store.idempotency import StoredResponse
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.config import GatewayConfig
 from spass.testing.rag import build_rag
@@ -64,7 +64,7 @@ class RagHarness:
     def scope(self, *, admin: bool = False) -> Scope:
         return scope_of(self.store, None, admin=admin, models=(), route="/a1/rag")
 
-    async def write(self, verb: Verb, index: IndexId, documents: Sequence[NewDocument], key: str) -> StoredAnswer:
+    async def write(self, verb: Verb, index: IndexId, documents: Sequence[NewDocument], key: str) -> StoredResponse:
         """Send a request with an Idempotency-Key to its route, on a new worker."""
         services = Services(Settings(config=Path(), agents=Path(), table="", bucket=""))
         services.writer = self.worker().writer
@@ -73,7 +73,7 @@ class RagHarness:
         body = hashlib.sha256(repr(documents).encode()).hexdigest()
         exchange.idempotency = idempotent_request(hashlib.sha256(key.encode()).hexdigest(), body)
         response = await ROUTES[verb](index, WriteRequest(documents=list(documents)), exchange)
-        return StoredAnswer(json.loads(bytes(response.body)), response.headers)
+        return StoredResponse(json.loads(bytes(response.body)), response.headers)
 
     async def texts(self, index: IndexId) -> dict[str, str]:
         """Return all texts by document id from a new worker, and check the summary of the index."""

@@ -8,7 +8,7 @@ from spass.core.ids import DocumentId, IndexId
 from spass.core.time import now_s
 from spass.rag.index.catalog import describe_index
 from spass.rag.index.responses import WriteAnswer
-from spass.store.idempotency import Claim, Completion, StoredAnswer, acquire
+from spass.store.idempotency import Claim, Completion, StoredResponse, acquire
 from spass.store.leases import LEASE_SECONDS, LeaseLost
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.rag.conftest import RagHarness, Verb, documents
@@ -57,7 +57,7 @@ async def prepare(harness: RagHarness, index: IndexId) -> None:
     await rag.writer.append(harness.scope(), index, documents(("e", "klein")))
 
 
-async def retry(harness: RagHarness, clock: Clock, verb: Verb, index: IndexId) -> StoredAnswer:
+async def retry(harness: RagHarness, clock: Clock, verb: Verb, index: IndexId) -> StoredResponse:
     """Send a request until it is answered, obeying ``Retry-After``, and return the answer."""
     for _ in range(LEASE_SECONDS):
         try:
@@ -94,7 +94,7 @@ async def test_a_retried_write_takes_effect_once_with_a_fault_in_any_call(
         await prepare(harness, index)
         with inject(FaultPlan(fault, at=point)) as plan:
             try:
-                first: StoredAnswer | None = await harness.write(verb, index, documents(*NEW.items()), str(index))
+                first: StoredResponse | None = await harness.write(verb, index, documents(*NEW.items()), str(index))
             except (Crash, Conflict, StorageUnavailable):
                 first = None
         assert len(plan.calls) > point, "the write made too few AWS calls, so no fault was injected"

@@ -13,7 +13,7 @@ from spass.sessions import record
 from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession, SessionView
 from spass.store import keys
-from spass.store.idempotency import StoredAnswer, acquire
+from spass.store.idempotency import StoredResponse, acquire
 from spass.store.leases import LEASE_SECONDS
 from spass.store.overflow import Overflow
 from spass.tenancy.config import GatewayConfig
@@ -58,7 +58,7 @@ async def test_a_session_is_created_once_if_any_call_fails(
 ) -> None:
     async def create(key: str) -> object:
         claim = await acquire(harness.store, harness.idempotent(key, "body"))
-        if isinstance(claim, StoredAnswer):
+        if isinstance(claim, StoredResponse):
             return claim.body["id"]
         return (await new_process(harness).create(scope, AGENT, CreateSession(), claim)).id
 

@@ -16,7 +16,7 @@ from spass.sessions.history import read_history
 from spass.sessions.session import CreateSession, Hold, HoldKind, SessionView
 from spass.store import keys
 from spass.store.codec import encode
-from spass.store.idempotency import StoredAnswer, acquire
+from spass.store.idempotency import StoredResponse, acquire
 from spass.store.leases import LeaseLost
 from spass.store.overflow import Overflow
 from spass.store.writes import Delete, Update
@@ -108,9 +108,9 @@ async def test_a_claim_creates_one_session_and_stores_its_answer(harness: "Sessi
     scope = harness.scope()
     request = idempotent_request("d" * 64, "b" * 64)
     claim = await acquire(scope.store, request)
-    assert not isinstance(claim, StoredAnswer)
+    assert not isinstance(claim, StoredResponse)
     session = await harness.sessions.create(scope, AGENT, CreateSession(title="Berlin"), claim)
-    assert await acquire(scope.store, request) == StoredAnswer(SessionView.of(session).to_dict(), {})
+    assert await acquire(scope.store, request) == StoredResponse(SessionView.of(session).to_dict(), {})
     with pytest.raises(LeaseLost):
         await harness.sessions.create(scope, AGENT, CreateSession(title="Berlin"), claim)
     assert [listed.id for listed in (await harness.sessions.page(scope, AGENT, None, 100)).sessions] == [session.id]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from spass.core.ids import TenantId, UserId
-from spass.store.idempotency import Claim, IdempotentRequest, StoredAnswer, acquire
+from spass.store.idempotency import Claim, IdempotentRequest, StoredResponse, acquire
 from spass.store.table import ConditionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Put
@@ -31,7 +31,7 @@ async def acquired(store: TenantStore) -> Claim:
 async def test_renewing_a_completed_claim_does_not_report_it_as_lost(store: TenantStore) -> None:
     """Complete a claim in a transaction; the next renewal may come before the request ends."""
     claim = await acquired(store)
-    answer = StoredAnswer({"done": True}, {})
+    answer = StoredResponse({"done": True}, {})
     await claim.complete(answer)
     await claim.renew()
     assert await acquire(store, REQUEST) == answer

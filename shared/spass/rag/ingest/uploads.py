@@ -18,7 +18,7 @@ from spass.rag.ingest.plan import UploadError, kind_of
 from spass.rag.ingest.upload_record import ABANDONED, MAX_ERRORS, Status, UploadRecord, read_record, record_of
 from spass.rag.ingest.uploaded_file import upload_key
 from spass.store import keys
-from spass.store.idempotency import Claim, StoredAnswer, put_once
+from spass.store.idempotency import Claim, StoredResponse, put_once
 from spass.store.table import TTL
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Put, Value
@@ -116,8 +116,8 @@ class Uploads:
         ticket = UploadTicket(upload_id=upload, url=form.url, fields=dict(form.fields), expires_at=timestamp(form.expires_at))
         record = Put(keys.upload(scope.store.tenant, index_id, upload), attributes, ITEM_ABSENT)
         # After the form has expired, the same idempotency key gets a new one.
-        answer = StoredAnswer(ticket.to_dict(), {}, expires_at=epoch_s(ticket.expires_at))
-        await put_once(scope.store, [record], token=upload, claim=claim, answer=answer)
+        response = StoredResponse(ticket.to_dict(), {}, expires_at=epoch_s(ticket.expires_at))
+        await put_once(scope.store, [record], token=upload, claim=claim, response=response)
         return ticket
 
     async def get(self, scope: Scope, index_id: IndexId, upload_id: UploadId) -> Upload:
