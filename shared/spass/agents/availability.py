@@ -35,11 +35,7 @@ class ForeignAgents(Protocol):
         ...
 
     async def run(self, spec: ForeignRun, *, model: str, owner: str) -> Mapping[str, Json]:
-        """Return what the runner answers.
-
-        Raises:
-            SpassError: the run failed.
-        """
+        """Return what the runner answers. Raise SpassError if the run failed."""
         ...
 
 
@@ -55,11 +51,7 @@ class Availability:
 
     @property
     def foreign_agents(self) -> ForeignAgents:
-        """Return the foreign agents of this machine.
-
-        Raises:
-            KindUnavailable: this is a deployment, which has none.
-        """
+        """Return the foreign agents of this machine. Raise KindUnavailable if this is a deployment, which has none."""
         foreign_agents = self._foreign_agents()
         if foreign_agents is None:
             raise KindUnavailable(f"This gateway cannot run this agent: {NOT_DEPLOYED}")

@@ -51,7 +51,6 @@ async def serve() -> None:
 
 
 async def _run_kind(payload: Mapping[str, Any], children: ContainerCodeHost) -> Mapping[str, Any]:
-    """Run a kind and return its answer, or an error that says what is wrong."""
     try:
         agent = KINDS.get(payload["agent_id"])(**_parameters(payload["params"]))
         source = agent.open(payload["prompt"], decode_message(AgentContext, payload["context"], "AgentContext"), tenant_id="")

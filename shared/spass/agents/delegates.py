@@ -69,11 +69,8 @@ class AgentDelegates:
 
 
 async def _follow(events: AsyncGenerator[Event, None], collected: Outcome, reports: CallReports, agent: str) -> None:
-    """Collect the ``events`` of the delegate and forward those of its calls. Each call that starts ends, whatever happens.
-
-    Raises:
-        SpassError: the delegate failed.
-    """
+    """Collect the ``events`` of the delegate and forward those of its calls. Each call that starts ends, whatever happens. Raise
+    SpassError if the delegate failed."""
     with end_open_calls(reports.forward) as forward:
         async with aclosing(events):
             async for event in events:

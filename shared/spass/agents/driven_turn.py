@@ -176,7 +176,6 @@ class DrivenTurn:
                 return self._perform_alone(effect)
 
     async def _infer(self, effect: Infer) -> _Performed:
-        """Perform one of the agent's own model calls."""
         for event in self._begin_step():
             yield event
         while True:
@@ -262,7 +261,6 @@ class DrivenTurn:
         yield _Result(answer)
 
     def _record_foreign(self, outcomes: tuple[ToolOutcome, ...]) -> Iterator[Event]:
-        """Record calls that a foreign agent has made, with their results."""
         calls = self._name_calls(tuple(outcome.call for outcome in outcomes))
         if calls:
             yield from self._transcript.record("", calls, FinishReason.TOOL_CALLS)
@@ -325,7 +323,6 @@ class DrivenTurn:
         return named
 
     def _follow(self, event: CallEvent) -> None:
-        """Note the start and the end of calls."""
         match event:
             case ToolCallStarted(call=call):
                 self.tool_calls += 1

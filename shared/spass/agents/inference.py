@@ -175,11 +175,7 @@ async def call_aside(infer: Inference, effect: Infer, deadline: Deadline) -> Ass
 
 
 async def read_reply(infer: Inference, effect: Infer) -> AssistantReply:
-    """Perform ``effect`` and return the whole reply without think text.
-
-    Raises:
-        SpassError: the call failed.
-    """
+    """Perform ``effect`` and return the whole reply without think text. Raise SpassError if the call failed."""
     reader = ReplyReader(None, begins_thinking=infer.begins_thinking(effect))
     async with aclosing(infer.perform(effect)) as deltas:
         async for delta in deltas:

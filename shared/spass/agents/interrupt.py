@@ -59,11 +59,8 @@ class StopSignal:
             self._has_cancelled = self._waiting.cancel()
 
     async def next_event(self, events: AsyncGenerator[Event, None]) -> Event | None:
-        """Return the next event, or None if the stop was requested or the list has ended.
-
-        Raises:
-            CancelledError: the task was cancelled, but not by this signal.
-        """
+        """Return the next event, or None if the stop was requested or the list has ended. Raise CancelledError if the task was
+        cancelled, but not by this signal."""
         task = asyncio.current_task()
         if self.reason is not None or task is None:
             return None

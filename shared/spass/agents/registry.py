@@ -37,11 +37,8 @@ class AgentRegistry:
 
     @classmethod
     def load(cls, folder: Path, config: GatewayConfig, *, deployed: bool = False) -> "AgentRegistry":
-        """Return the agents in ``folder/*.yaml``. A ``deployed`` gateway refuses agents that run in containers.
-
-        Raises:
-            ConfigError: it lists all problems of all files.
-        """
+        """Return the agents in ``folder/*.yaml``. A ``deployed`` gateway refuses agents that run in containers. Raise
+        ConfigError with all problems of all files."""
         agents: list[AgentSpec] = []
         problems: list[ConfigProblem] = []
         files = agent_files(folder)
@@ -66,11 +63,7 @@ class AgentRegistry:
         return name in self._agents
 
     def get(self, name: str) -> AgentSpec:
-        """Return the agent ``name``.
-
-        Raises:
-            AgentNotFound: the agent does not exist.
-        """
+        """Return the agent ``name``. Raise AgentNotFound if the agent does not exist."""
         try:
             return self._agents[name]
         except KeyError:
@@ -81,11 +74,7 @@ class AgentRegistry:
         self, cursor: str | None = None, limit: int | None = None, unusable: Callable[[AgentSpec], str | None] | None = None
     ) -> AgentPage:
         """Return at most ``limit`` agents after ``cursor``, sorted by name. ``unusable`` returns why an agent cannot be used, or
-        None.
-
-        Raises:
-            InvalidRequest: the cursor does not belong to this list.
-        """
+        None. Raise InvalidRequest if the cursor does not belong to this list."""
         after = decode_cursor(_LIST, cursor, _NAME) if cursor is not None else ""
         names = sorted(name for name in self._agents if name > after)
         page = names[:limit]
@@ -99,11 +88,8 @@ class AgentRegistry:
 
 
 def agent_files(folder: Path) -> Sequence[Path]:
-    """Return the files of agents in ``folder``, sorted by name. Hidden files belong to editors.
-
-    Raises:
-        ConfigError: the folder cannot be read.
-    """
+    """Return the files of agents in ``folder``, sorted by name. Hidden files belong to editors. Raise ConfigError if the folder
+    cannot be read."""
     try:
         return sorted(path for path in folder.iterdir() if path.suffix in (".yaml", ".yml") and not path.name.startswith("."))
     except FileNotFoundError:
@@ -115,11 +101,7 @@ def agent_files(folder: Path) -> Sequence[Path]:
 
 
 def load_agent(path: Path, config: GatewayConfig, *, deployed: bool = False) -> AgentSpec:
-    """Return the agent in the file at ``path``.
-
-    Raises:
-        ConfigError: it lists all problems of the file.
-    """
+    """Return the agent in the file at ``path``. Raise ConfigError with all problems of the file."""
     if path.suffix == ".yml":
         message = f"the name of an agent's file must end in .yaml; rename it to {path.stem}.yaml"
         raise ConfigError([ConfigProblem(display_path(path), None, message)])
@@ -154,11 +136,8 @@ def _notices(source: YamlSource, agent: AgentSpec, *, accepts_tools: bool) -> It
 
 
 def _read(source: YamlSource) -> AgentFile:
-    """Return the keys of the file, validated for its kind.
-
-    Raises:
-        ConfigError: it lists all problems, or only that the kind does not exist.
-    """
+    """Return the keys of the file, validated for its kind. Raise ConfigError with all problems, or only that the kind does
+    not exist."""
     kind = source.data.get("kind", DEFAULT_KIND) if isinstance(source.data, Mapping) else DEFAULT_KIND
     try:
         model = file_model(kind if isinstance(kind, str) else DEFAULT_KIND)
@@ -211,7 +190,6 @@ def _grant_problems(source: YamlSource, agent: AgentSpec) -> Iterator[ConfigProb
 
 
 def _container_problems(source: YamlSource, agent: AgentSpec, deployed: bool) -> Iterator[ConfigProblem]:
-    """Yield what is wrong with the container of the agent on this machine."""
     settings = agent.container
     if settings is None:
         return

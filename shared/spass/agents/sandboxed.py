@@ -112,11 +112,7 @@ def _runner(image: str, timeout: float, mount_allowlist: str, runtime: str) -> C
 
 
 def key_of(kind: type[BaseAgent]) -> str:
-    """Return the canonical key of a kind.
-
-    Raises:
-        ValueError: the kind is not registered, so that no image can contain it.
-    """
+    """Return the canonical key of a kind. Raise ValueError if the kind is not registered, so that no image can contain it."""
     for key in KINDS.keys():  # noqa: SIM118 (KINDS is not a dict)
         if KINDS.get(key) is kind:
             return KINDS.canonical(key)
@@ -228,11 +224,8 @@ class _ContainerSource:
         return effect
 
     def _checked_run(self, effect: RunForeign) -> RunForeign:
-        """Return the run that this agent asks for, with its key, which the container does not have.
-
-        Raises:
-            UpstreamError: the container asked for another one.
-        """
+        """Return the run that this agent asks for, with its key, which the container does not have. Raise UpstreamError if the
+        container asked for another one."""
         agent = self._agent.inner
         if isinstance(agent, ForeignAgent):
             spec = agent.foreign_run(self._input, self._context)

@@ -42,11 +42,7 @@ class ContainerSettings(BaseModel):
     workspace: str = ""
 
     def check(self) -> None:
-        """Check whether this machine has the runtime.
-
-        Raises:
-            SandboxUnavailable: it does not.
-        """
+        """Check whether this machine has the runtime. Raise SandboxUnavailable if it does not."""
         from shutil import which
 
         if which(self.runtime) is None:
@@ -86,11 +82,7 @@ class AgentSpec:
         return Operator(owner, self.operator_id) if self.operator_id is not None else None
 
     def build(self) -> BaseAgent:
-        """Return the kind with its parameters.
-
-        Raises:
-            ValueError: the kind refuses the values.
-        """
+        """Return the kind with its parameters. Raise ValueError if the kind refuses the values."""
         return KINDS.get(self.kind)(**self.parameters)
 
     def check_token(self, allows: Callable[[str], bool]) -> None:
@@ -99,11 +91,8 @@ class AgentSpec:
             raise ModelNotAllowed(f"This token may not use the model '{self.model}' of the agent '{self.name}'.")
 
     def session_workspace(self, wanted: WorkspaceId | None) -> WorkspaceId | None:
-        """Return the workspace of a new session. ``wanted`` is that which the client names, if it names one.
-
-        Raises:
-            InvalidRequest: the agent has no workspace.
-        """
+        """Return the workspace of a new session. ``wanted`` is that which the client names, if it names one. Raise InvalidRequest
+        if the agent has no workspace."""
         if wanted is not None and self.grants.workspace is None:
             raise InvalidRequest(f"The agent '{self.name}' uses no workspace. Omit workspace.", param="workspace")
         return wanted or self.grants.workspace
@@ -160,11 +149,7 @@ class AgentFile(BaseModel):
 
 
 def file_model(kind: str) -> type[AgentFile]:
-    """Return the model of the files of agents of the ``kind``.
-
-    Raises:
-        UnknownKind: no kind has this key.
-    """
+    """Return the model of the files of agents of the ``kind``. Raise UnknownKind if no kind has this key."""
     return _file_model(KINDS.get(kind))
 
 

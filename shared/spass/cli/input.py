@@ -15,10 +15,7 @@ class UsageError(Exception):
 
 def read_text(text: str, what: str) -> str:
     """Return ``text``, or the standard input if it is ``-``, without the line break at its end. ``what`` names it in errors.
-
-    Raises:
-        UsageError: there is no text that can be sent.
-    """
+    Raise UsageError if there is no text that can be sent."""
     if text == "-":
         if sys.stdin is None:
             raise UsageError("the standard input is closed.")
@@ -29,11 +26,8 @@ def read_text(text: str, what: str) -> str:
 
 
 def read_context(path: str) -> str | dict[str, Any]:
-    """Return the text of a file, or the object in a ``.json`` file.
-
-    Raises:
-        UsageError: the file cannot be read, or is not a JSON object.
-    """
+    """Return the text of a file, or the object in a ``.json`` file. Raise UsageError if the file cannot be read, or is not a JSON
+    object."""
     try:
         with Path(path).open("rb") as file:
             text = _read(file, path)

@@ -130,7 +130,6 @@ _ACTIONS: Final[Mapping[str, Callable[[Spass, argparse.Namespace], None]]] = {
 
 
 def _print_new(options: argparse.Namespace, created: JsonObject, advice: str | None = None) -> None:
-    """Write the id of what was created, and what to do next; with ``--json``, the whole answer."""
     if options.json:
         _print_json(created)
         return

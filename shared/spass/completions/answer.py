@@ -39,11 +39,8 @@ async def pipeline_events(deltas: AsyncGenerator[ChatDelta, None], tally: CostTa
 
 
 async def all_texts(turn: AsyncGenerator[events.Event, None]) -> AsyncGenerator[events.Event, None]:
-    """Yield the events of an answer that is the text of all model calls, separated by empty lines.
-
-    Raises:
-        SpassError: the turn failed.
-    """
+    """Yield the events of an answer that is the text of all model calls, separated by empty lines. Raise SpassError if the turn
+    failed."""
     last_step: int | None = None
     async with aclosing(turn):
         async for event in turn:
@@ -84,11 +81,8 @@ async def last_text(turn: AsyncGenerator[events.Event, None]) -> AsyncGenerator[
 
 
 def _for_clients(event: events.Event) -> events.Event:
-    """Return ``event`` without a finish reason that OpenAI does not know.
-
-    Raises:
-        SpassError: the event is the failure of the turn.
-    """
+    """Return ``event`` without a finish reason that OpenAI does not know. Raise SpassError if the event is the failure of the
+    turn."""
     match event:
         case events.Failed(error=error):
             raise error

@@ -53,7 +53,6 @@ def _join_text(value: object) -> object:
 
 
 def _read_parts(value: object) -> tuple[str | Image, ...]:
-    """Return texts and images in their order."""
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, list):
@@ -92,7 +91,6 @@ def _read_image(part: object) -> Image:
 
 
 def _normalize_url(url: str) -> str:
-    """Return the URL of an image with a normalized ``data:`` prefix."""
     if url[:5].lower() != "data:":
         if len(url) > _MAX_URL_CHARACTERS or not _IMAGE_URL.fullmatch(url):
             raise _part_error("a picture's url is an https: address or a data: URL")

@@ -25,11 +25,7 @@ def available_models(config: GatewayConfig, agents: "AgentRegistry", identity: I
 
 
 def available_model(config: GatewayConfig, agents: "AgentRegistry", identity: Identity, name: str) -> Model:
-    """Return the model ``name``.
-
-    Raises:
-        ModelNotFound: it is not among ``available_models``.
-    """
+    """Return the model ``name``. Raise ModelNotFound if it is not among ``available_models``."""
     models = {model.id: model for model in available_models(config, agents, identity).data}
     if name in models:
         return models[name]
@@ -41,6 +37,5 @@ def _is_available(model: ModelConfig, config: GatewayConfig, identity: Identity)
 
 
 def _answer(model: ModelConfig, name: str | None = None) -> Model:
-    """Return ``model``, under the ``name`` of the agent that uses it."""
     created = datetime.combine(model.created, time(), UTC)
     return Model(id=name or model.name, created=int(created.timestamp()), kind=model.kind)

@@ -16,11 +16,7 @@ _KEYS: Final = {
 
 
 def read_messages(messages: Sequence[Mapping[str, object]]) -> tuple[Message, ...]:
-    """Return the messages.
-
-    Raises:
-        InvalidRequest: one of them is not a message; ``param`` says where.
-    """
+    """Return the messages. Raise InvalidRequest if one of them is not a message; ``param`` says where."""
     if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
         raise InvalidRequest('messages is a list. Write [{"role": "user", "content": "…"}].', param="messages")
     if not messages:
@@ -29,11 +25,7 @@ def read_messages(messages: Sequence[Mapping[str, object]]) -> tuple[Message, ..
 
 
 def read_tools(tools: Sequence[Mapping[str, Json]]) -> tuple[ToolSpec, ...]:
-    """Return the tools, which are in OpenAI's format.
-
-    Raises:
-        InvalidRequest: one of them is not a tool; ``param`` says where.
-    """
+    """Return the tools, which are in OpenAI's format. Raise InvalidRequest if one of them is not a tool; ``param`` says where."""
     return tuple(_read_tool(tool, f"tools.{number}") for number, tool in enumerate(tools))
 
 

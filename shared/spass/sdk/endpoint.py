@@ -26,11 +26,8 @@ class Endpoint:
 
     @classmethod
     def resolve(cls, url: str | None, token: str | None, user: str | None, environment: Mapping[str, str]) -> "Endpoint":
-        """Return the endpoint. An empty variable counts as missing.
-
-        Raises:
-            ValueError: a value cannot be sent. The message does not contain the token.
-        """
+        """Return the endpoint. An empty variable counts as missing. Raise ValueError if a value cannot be sent. The message does
+        not contain the token."""
         url = (url or environment.get("SPASS_URL") or DEFAULT_URL).rstrip("/")
         is_loopback = _is_loopback(_host(url))
         token = token or environment.get("SPASS_TOKEN") or (_LOCAL_TOKEN if is_loopback else None)

@@ -77,11 +77,8 @@ class Transport:
         *,
         silence: float = ANSWER_SECONDS,
     ) -> Generator[httpx.Response, None, None]:
-        """Yield the answer to a request. Its body has not been read.
-
-        Raises:
-            SpassUnreachable: nothing answered, or the connection broke while the block read the body.
-        """
+        """Yield the answer to a request. Its body has not been read. Raise SpassUnreachable if nothing answered, or the
+        connection broke while the block read the body."""
         self.check_open()
         timeout = httpx.Timeout(silence, connect=CONNECT_SECONDS)
         content = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
@@ -102,11 +99,8 @@ class Transport:
 
 
 def _open_client(endpoint: Endpoint) -> httpx.Client:
-    """Return a client without connections.
-
-    Raises:
-        ValueError: a variable for proxies or certificates is wrong. The message does not show it: a proxy may have a password.
-    """
+    """Return a client without connections. Raise ValueError if a variable for proxies or certificates is wrong. The message does
+    not show it: a proxy may have a password."""
     try:
         return httpx.Client(
             headers=endpoint.headers,
@@ -124,11 +118,8 @@ def _open_client(endpoint: Endpoint) -> httpx.Client:
 
 
 def check_answer(body: JsonObject, model: type[M]) -> M:
-    """Return a successful answer as ``model``. Ignore fields that the model does not have.
-
-    Raises:
-        SpassApiError: it is not such an answer.
-    """
+    """Return a successful answer as ``model``. Ignore fields that the model does not have. Raise SpassApiError if it is not such
+    an answer."""
     try:
         return model.model_validate(body, extra="ignore")
     except ValidationError:
@@ -136,11 +127,7 @@ def check_answer(body: JsonObject, model: type[M]) -> M:
 
 
 def _read_answer(response: httpx.Response) -> JsonObject:
-    """Return the body of a successful answer.
-
-    Raises:
-        SpassApiError: the answer is an error, a redirect, or not one of a gateway.
-    """
+    """Return the body of a successful answer. Raise SpassApiError for an error, a redirect, or another server's answer."""
     body = _read_json(response)
     if not response.is_success:
         raise SpassApiError.from_envelope(response.status_code, body)
@@ -148,11 +135,7 @@ def _read_answer(response: httpx.Response) -> JsonObject:
 
 
 def _read_stream(response: httpx.Response) -> Iterator[bytes]:
-    """Return the bytes of a stream of events as they arrive.
-
-    Raises:
-        SpassApiError: the answer is not a stream.
-    """
+    """Return the bytes of a stream of events as they arrive. Raise SpassApiError if the answer is not a stream."""
     if not response.is_success:
         raise SpassApiError.from_envelope(response.status_code, _read_json(response))
     if not response.headers.get("content-type", "").startswith("text/event-stream"):

@@ -26,11 +26,7 @@ _MAX_SHOWN_CHARACTERS: Final = 100
 
 
 async def read_body(chunks: AsyncIterable[bytes], content_length: str | None) -> bytes:
-    """Return the whole body.
-
-    Raises:
-        PayloadTooLarge: the body, or its Content-Length, is over 4 MiB.
-    """
+    """Return the whole body. Raise PayloadTooLarge if the body, or its Content-Length, is over 4 MiB."""
     if content_length is not None and content_length.isdecimal() and _exceeds_limit(content_length):
         raise _payload_too_large()
     parts: list[bytes] = []
@@ -53,11 +49,7 @@ def _payload_too_large() -> PayloadTooLarge:
 
 
 def check_content_type(value: str | None) -> None:
-    """Check that the Content-Type is JSON in UTF-8, or absent.
-
-    Raises:
-        InvalidRequest: ``value`` is another type or charset.
-    """
+    """Check that the Content-Type is JSON in UTF-8, or absent. Raise InvalidRequest if ``value`` is another type or charset."""
     if value is None:
         return
     media_type, _, parameters = value.partition(";")
@@ -70,11 +62,8 @@ def check_content_type(value: str | None) -> None:
 
 
 def parse_object(body: bytes) -> dict[str, Json]:
-    """Parse ``body`` as one JSON object.
-
-    Raises:
-        InvalidRequest: the body is not a JSON object, or the object cannot be stored and written back.
-    """
+    """Parse ``body`` as one JSON object. Raise InvalidRequest if the body is not a JSON object, or the object cannot be stored
+    and written back."""
     if not body.strip():
         raise InvalidRequest("The body is empty; send a JSON object.")
     try:
@@ -90,11 +79,8 @@ def parse_object(body: bytes) -> dict[str, Json]:
 
 
 def check_raw_body(request: Request, media_type: str) -> None:
-    """Check that the body arrived as ``media_type``, byte for byte. Parameters of the Content-Type are ignored.
-
-    Raises:
-        InvalidRequest: there is no Content-Type, more than one, or another one, or API Gateway decoded the body as text.
-    """
+    """Check that the body arrived as ``media_type``, byte for byte. Parameters of the Content-Type are ignored. Raise
+    InvalidRequest if there is no Content-Type, more than one, or another one, or API Gateway decoded the body as text."""
     values = request.headers.getlist("content-type")
     media_types = [value.partition(";")[0].strip().lower() for value in values]
     if media_types == [media_type] and not request.scope.get(DECODED_AS_TEXT):

@@ -91,11 +91,8 @@ def read_caller(
 
 
 def reject_user_id(names: object) -> None:
-    """Reject ``user_id`` in ``names`` (a body or a query). Only the header names the user.
-
-    Raises:
-        UserIdNotAllowed: ``names`` holds ``user_id``.
-    """
+    """Reject ``user_id`` in ``names`` (a body or a query). Only the header names the user. Raise UserIdNotAllowed if ``names``
+    holds ``user_id``."""
     if isinstance(names, dict | QueryParams) and "user_id" in names:
         raise UserIdNotAllowed("Name the user in the header SPASS-User-Id, not as user_id.", param="user_id")
 
@@ -165,11 +162,8 @@ def _read_single(headers: Headers, name: str, form: re.Pattern[str], what: str) 
 
 
 def parse_augment(headers: Headers) -> Augment:
-    """Parse the header ``SPASS-Augment``: any of ``server-tools=off``, ``system-prompt=off`` and ``memory=off``.
-
-    Raises:
-        InvalidAugment: a key or a value is unknown.
-    """
+    """Parse the header ``SPASS-Augment``: any of ``server-tools=off``, ``system-prompt=off`` and ``memory=off``. Raise
+    InvalidAugment if a key or a value is unknown."""
     off: set[str] = set()
     for part in ",".join(headers.getlist("spass-augment")).split(","):
         key, _, value = part.strip().lower().partition("=")

@@ -182,7 +182,6 @@ def from_validation(error: RequestValidationError) -> InvalidRequest:
 
 
 def _build_report(problem: Mapping[str, Any], body: object) -> dict[str, Json]:
-    """Return one of pydantic's errors as an entry of ``details.errors``."""
     kind = str(problem["type"])
     loc = tuple(problem["loc"])
     message = explain_error(kind, str(problem["msg"]))

@@ -56,11 +56,7 @@ class Preconditions:
 
     @classmethod
     def of(cls, headers: Headers) -> "Preconditions":
-        """Read the preconditions of a request.
-
-        Raises:
-            InvalidRequest: a header is neither ``*`` nor a list of quoted ETags.
-        """
+        """Read the preconditions of a request. Raise InvalidRequest if a header is neither ``*`` nor a list of quoted ETags."""
         return cls(_read(headers, "If-Match"), _read(headers, "If-None-Match"))
 
     def __bool__(self) -> bool:
@@ -80,11 +76,8 @@ class Preconditions:
 
 
 def has_content(headers: Headers, sha256: str) -> bool:
-    """Return whether the client already has the content with this SHA-256: ``If-None-Match`` names it.
-
-    Raises:
-        InvalidRequest: the header is malformed.
-    """
+    """Return whether the client already has the content with this SHA-256: ``If-None-Match`` names it. Raise InvalidRequest if
+    the header is malformed."""
     return not Preconditions((), _read(headers, "If-None-Match")).hold(sha256)
 
 
@@ -133,11 +126,7 @@ async def answer_file(request: Request, sha256: str, size: int, read: Callable[[
 
 async def stream_archive(request: Request, chunks: AsyncGenerator[bytes, None]) -> Response:
     """Return a response with ``chunks``. Wait for the first one, so that a failure before it gets its own HTTP status. HEAD reads
-    none.
-
-    Raises:
-        SpassError: the first chunk cannot be read.
-    """
+    none. Raise SpassError if the first chunk cannot be read."""
     if request.scope.get(IS_HEAD):
         return StreamingResponse((), media_type=ARCHIVE_TYPE, headers=_NO_SNIFFING)
     first = await anext(chunks, b"")

@@ -74,7 +74,6 @@ class _RouteFunction:
                     self._prepare()
 
     def _prepare(self) -> None:
-        """Create the services that every request of the route uses."""
         services: Services = self.app.state.services
         _ = services.tokens
         services.aws.connect()

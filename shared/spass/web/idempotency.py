@@ -61,11 +61,7 @@ def applies_to(path: str) -> bool:
 
 
 def identify_request(request: Request, caller: Caller, body: bytes) -> IdempotentRequest | None:
-    """Return the identity of a request with a key; None without one.
-
-    Raises:
-        InvalidRequest: the key is malformed.
-    """
+    """Return the identity of a request with a key; None without one. Raise InvalidRequest if the key is malformed."""
     values = request.headers.getlist("idempotency-key")
     if not values:
         return None

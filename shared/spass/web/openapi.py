@@ -92,7 +92,6 @@ def _remove_stream_schema(operation: Mapping[str, Any]) -> None:
 
 
 def _add_caller(path: str, method: str, operation: dict[str, Any]) -> None:
-    """Add the token and the headers that ``CallerRoute`` reads."""
     operation["security"] = [{"token": []}]
     operation["tags"] = [path.split("/")[2]]
     headers = [

@@ -92,11 +92,7 @@ def _answer(request: Request, path: Path, media_type: str, headers: Mapping[str,
 
 
 def _build() -> _Build:
-    """Return the newest build. `make run` builds anew while it serves.
-
-    Raises:
-        PageNotBuilt: there is none.
-    """
+    """Return the newest build. `make run` builds anew while it serves. Raise PageNotBuilt if there is none."""
     for manifest in _MANIFESTS:
         try:
             return _read(manifest, manifest.stat().st_mtime_ns)

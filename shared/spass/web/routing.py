@@ -148,11 +148,8 @@ def _query_names(dependant: Dependant) -> Iterator[str]:
 
 
 def _reject_unknown(request: Request, known: Sequence[str]) -> None:
-    """Reject a query with names other than ``known``: a misspelt filter would have no effect.
-
-    Raises:
-        InvalidRequest: it names each of them.
-    """
+    """Reject a query with names other than ``known``: a misspelt filter would have no effect. Raise InvalidRequest that names
+    each of them."""
     if unknown := [name for name in request.query_params if name not in known]:
         takes = f"It takes: {', '.join(known)}." if known else "It takes none."
         errors: list[Json] = [
@@ -244,11 +241,7 @@ DocumentParameter = Annotated[DocumentId, Path(pattern=DOCUMENT_ID, max_length=1
 
 
 def reject_repeated(request: Request, names: Iterable[str]) -> None:
-    """Reject a query that repeats a parameter.
-
-    Raises:
-        InvalidRequest: the query holds one of ``names`` more than once.
-    """
+    """Reject a query that repeats a parameter. Raise InvalidRequest if the query holds one of ``names`` more than once."""
     for name in names:
         if len(request.query_params.getlist(name)) > 1:
             raise InvalidRequest(f"Send {name} only once.", param=name)

@@ -106,7 +106,6 @@ async def stream_run(exchange: Exchange, agent: AgentSpec, request: RunRequest, 
 
 
 def _compaction_headers(outcome: RunResult) -> Mapping[str, str]:
-    """Return the headers that report a turn's compaction or its failure."""
     if (compaction := outcome.compaction) is not None:
         return {"SPASS-Compacted-From": compaction.source, "SPASS-Session-Id": compaction.successor}
     return {"SPASS-Compaction-Error": outcome.compaction_error} if outcome.compaction_error is not None else {}

@@ -89,11 +89,8 @@ async def yield_frames(frames: Iterable[Frame]) -> AsyncGenerator[Frame, None]:
 
 
 async def wait_for_first(events: EventList[E], cancel: Callable[[], None], client: Receive) -> None:
-    """Wait until the list has an event or has ended. Call ``cancel`` if the client disconnects first.
-
-    Raises:
-        ClientDisconnect: the client disconnected.
-    """
+    """Wait until the list has an event or has ended. Call ``cancel`` if the client disconnects first. Raise ClientDisconnect if
+    the client disconnected."""
     first = asyncio.ensure_future(events.wait_for_event(0))
     disconnect = asyncio.ensure_future(wait_for_disconnect(client))
     try:

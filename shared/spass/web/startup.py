@@ -26,11 +26,8 @@ def in_lambda() -> bool:
 
 @contextmanager
 def log_startup_failure() -> Iterator[None]:
-    """Start a function in Lambda: capture the logs of libraries, and log a failure as one line.
-
-    Raises:
-        SystemExit: the start failed. Lambda would print any other exception with its text and trace, which may hold secrets.
-    """
+    """Start a function in Lambda: capture the logs of libraries, and log a failure as one line. Raise SystemExit if the start
+    failed. Lambda would print any other exception with its text and trace, which may hold secrets."""
     capture_library_logs()
     try:
         yield

@@ -52,11 +52,7 @@ RESUMABLE_STYLE: Final = replace(EVENT_STYLE, start=b"retry: 1000\n\n")
 
 
 def read_last_event_id(request: Request) -> EventId | None:
-    """Return the id after which the stream continues, or None for its start.
-
-    Raises:
-        InvalidRequest: the header is malformed.
-    """
+    """Return the id after which the stream continues, or None for its start. Raise InvalidRequest if the header is malformed."""
     values = request.headers.getlist(_HEADER)
     if not values:
         return None
@@ -102,10 +98,7 @@ async def answer_followed(
     exchange: Exchange, stream: FollowedStream, headers: Mapping[str, str] | None = None, style: StreamStyle = RESUMABLE_STYLE
 ) -> Response:
     """Return a stream that is read from the journal. Until its end it takes one of the places that the tenant's followers have.
-
-    Raises:
-        RateLimited: all places are taken.
-    """
+    Raise RateLimited if all places are taken."""
     place = AsyncExitStack()
     try:
         await place.enter_async_context(exchange.services.followers.place(exchange.scope.store))

@@ -71,11 +71,7 @@ def page(*, title: str, openapi: str, docs: str) -> Response:
 
 
 def file(name: str) -> Response:
-    """Return the file ``name`` of the page.
-
-    Raises:
-        RouteNotFound: the page has no file of this name.
-    """
+    """Return the file ``name`` of the page. Raise RouteNotFound if the page has no file of this name."""
     if name not in _MEDIA_TYPES:
         raise RouteNotFound("There is no such file; GET /docs shows the page.")
     return Response(

@@ -110,11 +110,7 @@ class BaseAgent(ABC):
         return GeneratorSource(type(self).__name__, lambda: self.steps(input, context))
 
     async def run(self, input: str, context: AgentContext, driver: Runner) -> AgentResult:
-        """Run one turn and return its result.
-
-        Raises:
-            SpassError: the turn failed.
-        """
+        """Run one turn and return its result. Raise SpassError if the turn failed."""
         outcome = collect([event async for event in driver.run(self, input, context)])
         results = tuple(map(ToolResult.of, outcome.tool_calls))
         return AgentResult(outcome.content, results, outcome.turns, outcome.metadata)

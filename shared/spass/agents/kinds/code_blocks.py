@@ -175,7 +175,6 @@ def _block(fence: _Fence, lines: Sequence[str]) -> Block:
 
 
 def _code_of(call: ToolCall | None) -> str | None:
-    """Return the code of a recorded cell, or None if the call is not one."""
     code = _read(call.arguments).get("code") if call is not None and call.name == CODE_TOOL else None
     return code if isinstance(code, str) else None
 

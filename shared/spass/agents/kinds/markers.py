@@ -116,7 +116,6 @@ class ShowFilter:
         return "".join(self._trim.feed(self._fence.feed(text)) for text in self._texts(pieces))
 
     def _texts(self, pieces: Iterator[str | Marker]) -> Iterator[str]:
-        """Yield the shown texts among ``pieces``."""
         for piece in pieces:
             if isinstance(piece, str):
                 if self.found:

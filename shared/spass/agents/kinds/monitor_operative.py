@@ -87,6 +87,5 @@ def _describe_tools(specs: Sequence[ToolSpec]) -> str:
 
 
 def _recalled_notes(notes: Sequence[Note]) -> tuple[Message, ...]:
-    """Return the notes as one message, or none."""
     lines = [dump({"key": note.key, "content": note.content, "created_at": note.created_at}) for note in notes]
     return (user("\n".join(lines), data=True, heading="## Notes of earlier runs"),) if lines else ()

@@ -93,7 +93,6 @@ class NativeOpenHandsAgent(ToolUsingAgent):
 
 
 def _describe_page(url: str, page: Page) -> Message:
-    """Return what the model reads of a page, as data."""
     text = page.text[:PAGE_CHARACTERS] if page.error is None else f"[It could not be read. {page.error}]"
     return user(f"The page {url}:\n\n{text}", data=True)
 

@@ -126,7 +126,6 @@ def _sections(text: str, protocol: Protocol) -> list[_Section]:
 
 
 def _call(sections: Sequence[_Section], protocol: Protocol) -> WrittenCall:
-    """Return the call that the first of ``sections`` begins."""
     name, rest = _tool_name(sections[0].text), _after_name(sections[0].text)
     for section in sections[1:]:
         if section.marker == protocol.action:

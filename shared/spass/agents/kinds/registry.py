@@ -92,21 +92,14 @@ class KindRegistry:
         return key in self._built_in or key in self._aliases or key in self._registered
 
     def canonical(self, key: str) -> str:
-        """Return the key of the kind that ``key`` names: ``native_react`` for its alias ``react``.
-
-        Raises:
-            UnknownKind: no kind has this key.
-        """
+        """Return the key of the kind that ``key`` names: ``native_react`` for its alias ``react``. Raise UnknownKind if no kind
+        has this key."""
         if not self.contains(key):
             raise UnknownKind(f"there is no agent kind '{key}'{did_you_mean(key, self.keys())}")
         return self._aliases.get(key, key)
 
     def get(self, key: str) -> type[BaseAgent]:
-        """Return the class of the kind. A built-in kind is imported by the first call.
-
-        Raises:
-            UnknownKind: no kind has this key.
-        """
+        """Return the class of the kind. The first call imports a built-in kind. Raise UnknownKind if no kind has this key."""
         key = self.canonical(key)
         if key in self._registered:
             return self._registered[key]

@@ -152,7 +152,6 @@ def _count(number: int, noun: str) -> str:
 
 
 def _describe_functions(specs: Sequence[ToolSpec]) -> str:
-    """Return the tools as functions of the code, or an empty text if there are none."""
     if not specs:
         return ""
     return f"""\

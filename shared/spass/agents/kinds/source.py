@@ -36,11 +36,7 @@ class Source(Protocol):
         ...
 
     async def start(self) -> Effect | Answer:
-        """Return the first effect.
-
-        Raises:
-            SpassError: the source failed. So do the other methods.
-        """
+        """Return the first effect. Raise SpassError if the source failed. So do the other methods."""
         ...
 
     async def send(self, result: object) -> Effect | Answer:
@@ -71,11 +67,8 @@ class GeneratorSource:
         """Do nothing: a generator has no interpreter."""
 
     async def start(self) -> Effect | Answer:
-        """Start the generator.
-
-        Raises:
-            InternalError: the kind raised an exception, or returned something that is not an ``Answer``. So do the other methods.
-        """
+        """Start the generator. Raise InternalError if the kind raised an exception, or returned something that is not an
+        ``Answer``. So do the other methods."""
         try:
             self._steps = self._begin()
             return self._effect(next(self._steps))

@@ -78,11 +78,7 @@ class CodePerformer:
         self._redact = redact
 
     def open(self) -> Interpreter:
-        """Return the interpreter of a turn.
-
-        Raises:
-            SandboxUnavailable: no code can run here.
-        """
+        """Return the interpreter of a turn. Raise SandboxUnavailable if no code can run here."""
         return self._sandbox().open(self._scope.caller.tenant, self._scope.caller.code_owner)
 
     async def perform(
@@ -168,11 +164,8 @@ class _CellWork:
     outcomes: list[ToolOutcome] = field(default_factory=list)
 
     async def perform(self, requests: Sequence[CodeRequest]) -> Sequence[CallReply]:
-        """Perform ``requests``, eight at a time, and return their replies in this order.
-
-        Raises:
-            StorageUnavailable, Internal: the turn cannot continue. The other requests were cancelled.
-        """
+        """Perform ``requests``, eight at a time, and return their replies in this order. Raise StorageUnavailable or Internal if
+        the turn cannot continue. The other requests were cancelled."""
         replies = [CallReply()] * len(requests)
         waiting = deque(enumerate(requests))
 
@@ -243,7 +236,6 @@ def _error(code: str, message: str) -> CallReply:
 
 
 def _tool_reply(outcome: ToolOutcome) -> CallReply:
-    """Return the result of a tool call for the code that made it."""
     match outcome.result:
         case {"error": {"code": str(code), "message": str(message)}} if not outcome.ok:
             return _error(code, message)

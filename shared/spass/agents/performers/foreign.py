@@ -82,11 +82,7 @@ class ForeignPerformer:
         return result
 
     def _read(self, answer: Mapping[str, Json]) -> ForeignResult:
-        """Return the answer without the gateway's secrets.
-
-        Raises:
-            UpstreamError: it is not one.
-        """
+        """Return the answer without the gateway's secrets. Raise UpstreamError if it is not one."""
         redacted = redact_members(answer, partial(redact_secrets, self._calls.redactor.secrets()))
         match redacted:
             case {"content": str(content), "tool_results": list(results), "metadata": dict(metadata)}:

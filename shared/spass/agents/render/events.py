@@ -148,13 +148,11 @@ def _status(status: Literal["planning", "executing", "complete", "error"], detai
 
 
 def _progress(event: events.ToolProgress) -> StreamEvent:
-    """Return the event of the progress that a tool reports."""
     detail = _shorten(event.detail, _MAX_PROGRESS)
     return {**_status("executing", detail), "tool_call_id": event.call_id, "progress": event.detail}
 
 
 def _nested(nested: events.Nested) -> Iterator[StreamEvent]:
-    """Yield the events of work within a call."""
     agent, parent_id = nested.agent, nested.parent_id
     match nested.event:
         case events.ToolCallStarted(call=call):
@@ -181,7 +179,6 @@ def _started_call(call: ToolCall, detail: str, agent: str | None = None, parent_
 
 
 def _finished_call(tool: ToolRecord, agent: str | None = None, parent_id: str | None = None) -> Iterator[StreamEvent]:
-    """Yield the event of a call that is over, and the approval that it waits for."""
     yield _tool_call(tool, agent, parent_id)
     if tool.approval is not None:
         yield {"type": "approval", "approval": tool.approval}

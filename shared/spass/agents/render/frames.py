@@ -43,7 +43,7 @@ class RunFormat(Protocol):
 
 
 class FrameWriter:
-    """Render the events of one run as frames."""
+    """Render the events of one run as frames. See ``StreamRenderer``."""
 
     def __init__(self, events: EventWriter) -> None:
         self._events = events
@@ -51,7 +51,6 @@ class FrameWriter:
         self._suffix = ""
 
     def write(self, event: Event) -> Sequence[Frame]:
-        """Return the frames of one event of the run. Most events of a run have one, some have none."""
         if not isinstance(event, Token):
             return [json_frame(rendered) for rendered in self._events.write(event)]
         if event.step != self._step:
@@ -59,15 +58,12 @@ class FrameWriter:
         return [_token(piece, self._suffix) for piece in split_token(event.text)]
 
     def move(self, successor: SessionId) -> Sequence[Frame]:
-        """Return the frame that names the session in which the turn goes on after a compaction."""
         return [json_frame(self._events.move(successor))]
 
     def end(self, outcome: RunResult) -> Sequence[Frame]:
-        """Return the end of a run that succeeded: ``complete``, ``usage`` and ``done``."""
         return [json_frame(event) for event in self._events.write(outcome)]
 
     def fail(self, error: Mapping[str, Json]) -> Sequence[Frame]:
-        """Return the end of a run that failed: two errors."""
         return [json_frame(event) for event in self._events.fail(error)]
 
 

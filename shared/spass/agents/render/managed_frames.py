@@ -45,7 +45,7 @@ class ManagedFormat:
 
 
 class ManagedFrames:
-    """Render the events of one run as frames. ``head`` has the run's id and the second in which it was created."""
+    """Render the events of one run as frames. See ``StreamRenderer``. ``head`` has the run's id and second."""
 
     def __init__(self, head: AnswerHead, request_id: RequestId) -> None:
         self._head = head.fields()
@@ -54,7 +54,6 @@ class ManagedFrames:
         self._before_text, self._after_text = before + mark, after
 
     def write(self, event: events.Event) -> Sequence[Frame]:
-        """Return the frames of one event of the run. Most events have none."""
         match event:
             case events.Token(text=text):
                 return [self._token(piece) for piece in split_token(text)] if text else ()
@@ -94,7 +93,6 @@ class ManagedFrames:
         return json_frame(last | {flag: True} if flag else last), DONE
 
     def fail(self, error: Mapping[str, Json]) -> Sequence[Frame]:
-        """Return the end of a run that failed. ``error`` is that of the envelope of all errors."""
         return failed_run_frames(error, self._request_id)
 
     def _token(self, text: str) -> Frame:

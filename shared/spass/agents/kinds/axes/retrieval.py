@@ -134,7 +134,6 @@ def _read_grades(reply: str, count: int) -> _Grades | None:
 
 
 def _grade(value: Json) -> float | None:
-    """Return a grade from 0 to 3, or None for a value that is not one."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 3:
         return float(value)
     return None
