@@ -8,7 +8,6 @@ from typing import Final, Literal
 
 from spass.calls.admission import Admission
 from spass.calls.defence import MAX_CHARACTERS, sanitize_request
-from spass.calls.embedding import embed_texts
 from spass.calls.recorder import RecordedCall, Recorder, record_call
 from spass.calls.reply_redaction import ReplyRedactor, build_redactor, model_round_trip
 from spass.calls.scope import MAX_CALLER_DEPTH, Scope
@@ -89,7 +88,8 @@ class Calls:
                 ):
                     async for raw in deltas:
                         received += _count_characters(raw)
-                        _check_length(received)
+                        if received > MAX_CHARACTERS:  # in a session, a longer message would have all further turns refused
+                            raise UpstreamError(f"The answer of the model has more than {MAX_CHARACTERS:,} characters.")
                         delta = raw if text_calls is None else text_calls.feed(raw)
                         call.builder.add(delta)
                         piece = _text_of(await run_in_worker_thread(_count_characters(delta), redact, delta))
@@ -126,7 +126,7 @@ class Calls:
 
     async def embed(self, scope: Scope, texts: Sequence[str], model: str | None = None) -> EmbeddingReply:
         """Return one vector per text, in the order of ``texts``, from ``model`` or the configured embedding model. The first
-        request that fails after all its retries cancels the others. The errors are those of ``chat``."""
+        request that fails after all its retries cancels the others. It raises the errors of ``chat``."""
         config = self.embedding_model(scope, model)
         dimensions = config.dimensions or 0
         if not texts:
@@ -136,7 +136,7 @@ class Calls:
             self._admission.admit(scope, expected, self._price(config, expected)) as reservation,
             self._recorded(scope, CallKind.EMBEDDING, config, reservation) as call,
         ):
-            data = await embed_texts(self._router, config.name, texts, call.context, call.routing)
+            data = await self._router.embed_texts(config.name, texts, call.context, call.routing)
         return EmbeddingReply(data, len(texts), dimensions, call.routing.usage)
 
     def model_round_trip(self, text: str) -> str:
@@ -186,12 +186,6 @@ _KIND_NAMES: Final = {"chat": "a chat model", "embedding": "an embedding model"}
 
 def _count_characters(delta: ChatDelta) -> int:
     return len(delta.content) + len(delta.refusal) + sum(len(call.arguments) for call in delta.tool_calls)
-
-
-def _check_length(received: int) -> None:
-    # In a session, a longer message would have all further turns refused.
-    if received > MAX_CHARACTERS:
-        raise UpstreamError(f"The answer of the model has more than {MAX_CHARACTERS:,} characters.")
 
 
 def _join(first: ChatDelta, second: ChatDelta | None) -> ChatDelta:

@@ -22,7 +22,7 @@ from spass.limits.shard import Reservation
 from spass.metering import audit
 from spass.metering.audit import AuditRecord, CallKind
 from spass.metering.pricing import price
-from spass.models.router import RoutingRecord
+from spass.models.attempt import RoutingRecord
 from spass.models.types import CallContext, ReplyBuilder
 from spass.redaction.redactor import Redactor
 from spass.store.shielded import run_shielded

@@ -51,7 +51,7 @@ class EventFields(TypedDict):
 
 @dataclass(slots=True)
 class CurrentSession:
-    """The session of some work. A turn that compacts its session sets ``id`` to that of the successor.
+    """The session of some work. A turn that compacts its session sets ``id`` to the id of the successor.
 
     The turn sets the rest when it holds the session: its own id, the name of its stream, the session's workspace, and the agent
     that runs. The session of an operator may be filed under another agent.
@@ -66,7 +66,7 @@ class CurrentSession:
 
 @dataclass(slots=True)
 class Delegations:
-    """The number of delegates of one request so far, those of delegates included."""
+    """The number of delegates of one request so far, including delegates of delegates."""
 
     count: int = 0
 
@@ -103,7 +103,7 @@ class Scope:
     acted (``CostTally``). With ``bypass_cache``, the tenant's settings are read from the table and not from the cache, because an
     admin may have changed them through another process a moment ago. ``kind`` is the key of the agent's kind. ``bus`` gets the
     events of the calls. ``sleep`` waits (seconds) for capacity before the first model call, and ends the work if nobody waits for
-    its answer any more; None always sleeps. ``reports`` are those of the tool call for which the work is done.
+    its answer any more; None always sleeps. ``reports`` are the reports of the tool call for which the work is done.
     """
 
     caller: Caller
@@ -149,7 +149,7 @@ class Scope:
         """Return the scope of a job, which waits for capacity no longer than a request.
 
         ``request_id`` is the request that created the job, or None if a timer created it. ``route`` is the name of the job in the
-        audit. ``token_id``, ``origin`` and ``depth`` are those of the request.
+        audit. ``token_id``, ``origin`` and ``depth`` come from the request.
         """
         identity = Identity(store.tenant, token_id, admin=False, allowed_models=(ANY_MODEL,))
         caller = Caller(identity, user, request_id or RequestId(new_id("req")), origin, depth, route)
@@ -168,7 +168,7 @@ class Scope:
 
     @property
     def run_id(self) -> str:
-        """Return the id of the turn, or that of the request if the work has no session."""
+        """Return the id of the turn, or of the request if the work has no session."""
         turn_id = self.current_session.turn_id if self.current_session is not None else None
         return turn_id or self.caller.request_id
 

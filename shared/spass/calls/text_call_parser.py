@@ -43,7 +43,7 @@ class TextCalls:
 class TextCallScanner:
     """Tell after each piece of a text whether it may still consist of tool calls.
 
-    ``names`` are those of the offered tools, ``blanks`` the characters between tokens. After the last piece, ``is_complete``
+    ``names`` are the names of the offered tools, ``blanks`` the characters between tokens. After the last piece, ``is_complete``
     tells whether the text has the form of calls, which are ``found``. Their arguments may still be unreadable.
 
     With ``reads_block`` the text is one fenced block. It is complete after the line of its end, and all text that follows is

@@ -82,7 +82,7 @@ class InferenceStart(BusEvent):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceEnd(BusEvent):
     """A call of a model ended. ``status`` is ``ok``, ``cancelled`` or the code of an error. ``backend`` is the one that answered,
-    after ``attempts`` requests. Tokens and cost are those of the audit record ``call_id``."""
+    after ``attempts`` requests. Tokens and cost are in the audit record ``call_id`` too."""
 
     call_id: RequestId
     model: str

@@ -63,8 +63,8 @@ class Interpreter(Protocol):
 
 
 class Sandbox(Protocol):
-    """A place where model-written code can run. ``name`` is that of its launcher. ``unavailable`` is None, or the reason why no
-    code can run, for people."""
+    """A place where model-written code can run. ``name`` is the name of its launcher. ``unavailable`` is None, or the reason
+    why no code can run, for people."""
 
     @property
     def name(self) -> str: ...

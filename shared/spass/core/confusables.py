@@ -6,7 +6,6 @@ ASCII character, and those that Unicode lists as confusable with it (https://www
 
 import re
 import unicodedata
-from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
@@ -84,15 +83,11 @@ def _is_tag(match: re.Match[str]) -> bool:
 def _letter_classes(letters: set[str]) -> dict[str, str]:
     """Return for each of ``letters`` a character class of the letter and its confusables."""
     similar = {letter: {*_CONFUSABLES.get(letter, ""), letter, letter.upper()} for letter in letters}
-    for code in _letter_codes():
+    for code in chain.from_iterable(range(*block) for block in _BLOCKS):
         letter = _similar_letter(code)
         if letter in similar:
             similar[letter].add(chr(code))
     return {letter: f"[{re.escape(''.join(sorted(characters)))}]" for letter, characters in similar.items()}
-
-
-def _letter_codes() -> Iterator[int]:
-    return chain.from_iterable(range(*block) for block in _BLOCKS)
 
 
 def _similar_letter(code: int) -> str:

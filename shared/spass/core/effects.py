@@ -92,8 +92,8 @@ class ToolOutcome:
     ``message`` is the tool message for the model.
 
     ``rich`` are blocks for people, which no model receives. ``approval`` is the approval that the call waits for, as a client
-    sees it. ``waiting`` are the approvals that ``result`` mentions: that of the call, or those of a delegate's calls. So are
-    ``versions``: the numbers of the versions of the workspace that were committed.
+    sees it. ``waiting`` are the approvals that ``result`` mentions: of the call, or of a delegate's calls. So are ``versions``:
+    the numbers of the versions of the workspace that were committed.
     """
 
     call: ToolCall
@@ -192,7 +192,8 @@ ForeignRunner: TypeAlias = Literal["openhands", "claude_code"]
 @dataclass(frozen=True, slots=True)
 class ForeignRun:
     """A run of a foreign agent. ``workspace`` is a folder of this machine, and ``timeout`` is in seconds. ``allowed_tools`` None
-    allows all. ``session_id`` continues an earlier run, unless it is empty. An empty ``api_key`` is that of the process."""
+    allows all. ``session_id`` continues an earlier run, unless it is empty. Without ``api_key``, the key of the process is
+    used."""
 
     runner: ForeignRunner
     prompt: str
@@ -229,7 +230,8 @@ class RunForeign:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A note of an operator. ``score`` is that of the search that found it. ``ends`` are the texts under which it is filed."""
+    """A note of an operator. ``score`` is its score in the search that found it. ``ends`` are the texts under which it is
+    filed."""
 
     key: str
     content: str
@@ -240,7 +242,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The notes that were found, best first. ``error`` is that of a failed call of the embedding model."""
+    """The notes that were found, best first. ``error`` is the error of a failed call of the embedding model."""
 
     notes: tuple[Note, ...] = ()
     error: CallError | None = None
@@ -283,7 +285,7 @@ Effect: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of a turn. ``finish_reason`` None means that of the last reply. ``calls`` are left to the client.
+    """The answer of a turn. Without ``finish_reason``, the last reply has it. ``calls`` are left to the client.
     ``model`` is the one that answered, if a foreign agent selected it."""
 
     content: str

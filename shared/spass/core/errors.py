@@ -29,7 +29,7 @@ Only ``web`` knows which HTTP status a branch has. A class in parentheses refine
     └── Internal            InternalError
 
 Only the record of an upload shows the codes of ``BatchConflict``, ``IndexReplaced``, ``Superseded`` and ``SurveyTooLong``. Only a
-stream shows that of ``TurnLost``.
+stream shows ``TurnLost``.
 Other exceptions do not reach a caller of the gateway; the room that raises one, or the room above it, handles it:
 ConditionFailed · TransactionFailed · TransactionConflict · InvalidUpdate · ObjectMissing · StreamRestarted · IndexChanged ·
 AttemptFailed · EventTooLong · BrokenEventStream · SigningFailed · InvalidJson · ToolError · ChildFailed · InvalidExpression ·

@@ -18,7 +18,7 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class InferenceStarted:
-    """One of the agent's own model calls begins. ``step`` is greater than that of every earlier event."""
+    """One of the agent's own model calls begins. ``step`` is greater than in every earlier event."""
 
     step: int
 
@@ -90,7 +90,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class TurnFinished:
-    """The last event of a turn that succeeded. ``usage`` and ``cost`` are those of the whole turn, side calls included.
+    """The last event of a turn that succeeded. ``usage`` and ``cost`` are of the whole turn, side calls included.
     ``model`` is the one that answered, if it is not the agent's."""
 
     finish_reason: FinishReason

@@ -32,7 +32,7 @@ DOCUMENT_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}(#[1-9][0-9]*)?$"
 characters. The pattern does not check this, because pydantic's engine has no look-ahead."""
 
 CLIENT_ID: Final = r"^[A-Za-z0-9._:-]{1,128}$"
-"""The pattern of the ids that a client of ``/c1`` chooses: that of a message, and its name for a session."""
+"""The pattern of the ids that a client of ``/c1`` chooses for messages and sessions."""
 
 OPERATOR_ID: Final = r"^[A-Za-z0-9_.:-]{1,64}$"
 """The pattern of the ids of operators."""

@@ -28,7 +28,7 @@ class WorkKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """One delivery of a queue's message: the ``receives``-th, counted from 1. ``message`` is the message's id. ``sent`` is when
-    it was sent, in seconds since the epoch. ``body`` is that of a message with the task alone, to send the task again."""
+    it was sent, in seconds since the epoch. ``body`` is the body of a message with this task alone, to send it again."""
 
     message: str
     receives: int

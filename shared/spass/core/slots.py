@@ -42,7 +42,7 @@ class Slots:
         self._lock: Final = threading.Lock()
         self._held: Final[Counter[str]] = Counter()
         self._waiting: Final[dict[str, deque[_Waiter]]] = {}
-        """The tasks that wait, by tenant. The order is that of the tenants' turns."""
+        """The tasks that wait, by tenant. The order is the order of their turns."""
 
     def has_free(self, tenant_id: str) -> bool:
         """Return True if a task of this tenant would not wait now."""

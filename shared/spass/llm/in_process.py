@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
-from spass.calls.embedding import embed_texts
 from spass.calls.recorder import RecordedCall, record_call
 from spass.calls.reply_redaction import build_redactor
 from spass.calls.scope import REQUEST_SECONDS, Scope
@@ -174,7 +173,7 @@ class InProcessCalls:
         if not texts:
             return EmbeddingsReply([], model, _tokens(TokenUsage()))
         async with self._call(CallKind.EMBEDDING, model, agent_id) as call:
-            data = await embed_texts(self._router, model, texts, call.context, call.routing)
+            data = await self._router.embed_texts(model, texts, call.context, call.routing)
         dimensions = (config.dimensions if config else None) or len(data) // 4 // len(texts)
         reply = EmbeddingReply(data, len(texts), dimensions, call.routing.usage)
         return EmbeddingsReply(reply.rows(), model, _tokens(call.routing.usage))

@@ -17,7 +17,7 @@ from spass.metering import audit
 from spass.metering import usage as metering
 from spass.metering.audit import CallKind
 from spass.metering.usage import UsageQuery, UsageTotal
-from spass.models.router import RoutingRecord
+from spass.models.attempt import RoutingRecord
 from spass.models.types import CallContext
 from spass.store.tenant_store import TenantStore
 

@@ -38,7 +38,7 @@ GroupBy: TypeAlias = Literal["agent", "model", "user", "day"]
 
 @dataclass(frozen=True, slots=True)
 class UsageQuery:
-    """The calls to report: those of ``agent`` from the day ``first`` to the day ``last``, inclusive, in UTC."""
+    """Report the calls of ``agent`` from the day ``first`` to the day ``last``, inclusive, in UTC."""
 
     group_by: GroupBy = "agent"
     agent: AgentName | None = None

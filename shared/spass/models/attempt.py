@@ -1,5 +1,8 @@
-"""Estimate the tokens of a call, and count those of one attempt at a backend, whether its answer arrives or is lost."""
+"""Estimate the tokens of a call, and count the tokens of its attempts at backends, whether an answer arrives or is lost."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Final
 
 from spass.core.messages import CHARACTERS_PER_TOKEN, TokenUsage
@@ -66,3 +69,44 @@ class Attempt:
         """Return True if some of ``usage`` is an estimate."""
         counted = self.started and self._provider_usage.prompt_tokens and not self._characters_since_count
         return not counted and self.usage != _NONE
+
+
+@dataclass(slots=True)
+class RoutingRecord:
+    """The backend of a call's last attempt, the number of attempts and their tokens. Also valid after a failure.
+
+    ``answered_usage`` counts the attempt whose answer arrived or began to arrive. ``failed_attempt_usage`` counts the attempts
+    without an answer, which the provider may bill. ``estimated`` is True if some of these tokens are an estimate.
+    """
+
+    backend: str | None = None
+    attempts: int = 0
+    answered_usage: TokenUsage = field(default_factory=TokenUsage)
+    failed_attempt_usage: TokenUsage = field(default_factory=TokenUsage)
+    estimated: bool = False
+
+    @property
+    def usage(self) -> TokenUsage:
+        """Return the tokens of all attempts."""
+        return self.answered_usage + self.failed_attempt_usage
+
+    def add(self, other: "RoutingRecord") -> None:
+        """Add the attempts of another request of the same call, and their tokens."""
+        self.attempts += other.attempts
+        self.answered_usage += other.answered_usage
+        self.failed_attempt_usage += other.failed_attempt_usage
+        self.estimated |= other.estimated
+
+    @contextmanager
+    def count_attempt(self, backend: str, attempt: Attempt) -> Iterator[None]:
+        """Count one attempt at ``backend`` and, when the body ends, the tokens that ``attempt`` took."""
+        self.backend = backend
+        self.attempts += 1
+        try:
+            yield
+        finally:
+            if attempt.started:
+                self.answered_usage += attempt.usage
+            else:
+                self.failed_attempt_usage += attempt.usage
+            self.estimated |= attempt.estimated

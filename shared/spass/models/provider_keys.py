@@ -12,7 +12,7 @@ from spass.core.errors import InternalError, StorageUnavailable
 from spass.redaction.log import failure_line, write_line
 
 ReadParameters: TypeAlias = Callable[[Sequence[str]], Mapping[str, str]]
-"""Return the values of those of up to ten parameters that exist, by name. It does not retry."""
+"""Return the values of up to ten parameters by name, without those that do not exist. It does not retry."""
 
 _KEEP_SECONDS: Final = 300.0
 _RETRY_STALE_SECONDS: Final = 10.0

@@ -1,18 +1,21 @@
 """Route a model call to a backend; retry it, or fail over to another backend."""
 
+import asyncio
 import math
 from array import array
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final, TypeVar
 
+from spass.core.errors import SpassError
 from spass.core.messages import TokenUsage
+from spass.core.tasks import run_concurrently
 from spass.limits.shard import LimitTable
-from spass.models.attempt import Attempt
+from spass.models.attempt import Attempt, RoutingRecord, estimate_tokens
 from spass.models.backend_limits import BackendLimits
 from spass.models.backends import serves
-from spass.models.batching import EmbeddingLimits, embedding_limits
+from spass.models.batching import batches, embedding_limits
 from spass.models.circuit_breaker import CircuitBreaker
 from spass.models.errors import (
     AttemptFailed,
@@ -38,47 +41,6 @@ R = TypeVar("R", ChatRequest, EmbeddingRequest)
 _NOT_SENT_FAILURES: Final = (BackendLimitReached, BackendLimitUnknown, BackendUnsupported)
 _REQUEST_ONLY_FAILURES: Final = (BackendForbidden, BackendRequestTooLarge)
 _SAMPLING_FIELDS: Final = frozenset({"presence_penalty", "frequency_penalty", "logit_bias"})
-
-
-@dataclass(slots=True)
-class RoutingRecord:
-    """The backend of a call's last attempt, the number of attempts and their tokens. Also valid after a failure.
-
-    ``answered_usage`` counts the attempt whose answer arrived or began to arrive. ``failed_attempt_usage`` counts the attempts
-    without an answer, which the provider may bill. ``estimated`` is True if some of these tokens are an estimate.
-    """
-
-    backend: str | None = None
-    attempts: int = 0
-    answered_usage: TokenUsage = field(default_factory=TokenUsage)
-    failed_attempt_usage: TokenUsage = field(default_factory=TokenUsage)
-    estimated: bool = False
-
-    @property
-    def usage(self) -> TokenUsage:
-        """Return the tokens of all attempts."""
-        return self.answered_usage + self.failed_attempt_usage
-
-    def add(self, other: "RoutingRecord") -> None:
-        """Add the attempts of another request of the same call, and their tokens."""
-        self.attempts += other.attempts
-        self.answered_usage += other.answered_usage
-        self.failed_attempt_usage += other.failed_attempt_usage
-        self.estimated |= other.estimated
-
-    @contextmanager
-    def count_attempt(self, backend: BackendConfig, attempt: Attempt) -> Iterator[None]:
-        """Count one attempt at ``backend`` and, when the body ends, the tokens that ``attempt`` took."""
-        self.backend = backend.name
-        self.attempts += 1
-        try:
-            yield
-        finally:
-            if attempt.started:
-                self.answered_usage += attempt.usage
-            else:
-                self.failed_attempt_usage += attempt.usage
-            self.estimated |= attempt.estimated
 
 
 class Router:
@@ -109,11 +71,6 @@ class Router:
     def keys(self) -> list[str]:
         """Return the provider keys in use. They must not leave the process."""
         return self._pool.keys()
-
-    def embedding_limits(self, model: str) -> EmbeddingLimits:
-        """Return the limits of one ``embed`` call that every backend of ``model`` accepts."""
-        model_config = self._models.get(model)
-        return embedding_limits(self._serving(model), model_config.dimensions if model_config else None, model)
 
     async def chat(
         self, request: ChatRequest, context: CallContext, routing: RoutingRecord | None = None
@@ -172,6 +129,44 @@ class Router:
             else:
                 return reply
 
+    async def embed_texts(self, model: str, texts: Sequence[str], context: CallContext, routing: RoutingRecord) -> bytes:
+        """Return the vectors of ``texts`` as the ``data`` of an ``EmbeddingReply``. Send as many requests as their number needs.
+
+        Add the attempts and the tokens of all requests to ``routing``, also on failure. Its backend is the one of the request
+        that failed first, or else of the newest request.
+
+        Raises:
+            SpassError: the first failure of ``embed``. No other request is in flight then.
+        """
+        model_config = self._models.get(model)
+        limits = embedding_limits(self._serving(model), model_config.dimensions if model_config else None, model)
+        parts = [*batches(texts, limits)]
+        vectors: dict[int, bytes] = {}
+        routings: list[RoutingRecord] = []
+        failed: list[RoutingRecord] = []
+        remaining = iter(enumerate(parts))
+
+        async def embed_remaining() -> None:
+            for number, batch in remaining:  # the concurrent workers share this iterator
+                routings.append(own := RoutingRecord())
+                expected = TokenUsage(sum(estimate_tokens(len(text)) for text in batch))
+                try:
+                    reply = await self.embed(EmbeddingRequest(model, batch), context.with_expected_usage(expected), own)
+                except SpassError:
+                    failed.append(own)
+                    raise
+                vectors[number] = reply.data
+
+        try:
+            await run_concurrently([embed_remaining() for _ in range(min(limits.concurrency, len(parts)))])
+        finally:
+            for one in routings:
+                routing.add(one)
+            routing.backend = next((one.backend for one in [*failed, *reversed(routings)]), None)
+        if len(vectors) < len(parts):  # a task group ignores a task that raised CancelledError
+            raise asyncio.CancelledError
+        return b"".join(vectors[number] for number in range(len(parts)))
+
     async def aclose(self) -> None:
         await self._pool.aclose()
 
@@ -181,7 +176,7 @@ class Router:
         attempt, seconds = attempt_context.attempt, attempt_context.deadline.at - self._timing.clock()
         with self._circuits.attempt(backend.name, attempt.expected_usage.total_tokens):
             async with self._limits.reservation(backend, attempt, seconds):
-                with routing.count_attempt(backend, attempt):
+                with routing.count_attempt(backend.name, attempt):
                     yield
 
     def _serving(self, model: str) -> list[BackendConfig]:

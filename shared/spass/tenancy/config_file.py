@@ -46,7 +46,7 @@ def load_gateway_config(
 def _find_problems(
     source: YamlSource, config: GatewayConfig, tool_names: Collection[str] | None, check_backend: BackendCheck | None
 ) -> Iterator[ConfigProblem]:
-    """Yield the problems that stop the gateway's start. The last two parameters are those of ``load_gateway_config``."""
+    """Yield the problems that stop the gateway's start."""
     for at, problem in _check_backends(config, check_backend):
         if not problem.is_warning:
             yield source.problem(at, problem.message)
@@ -60,7 +60,7 @@ def _find_problems(
 
 
 def _find_warnings(source: YamlSource, config: GatewayConfig, check_backend: BackendCheck | None) -> Iterator[ConfigProblem]:
-    """Yield the lines that work but should change. ``check_backend`` is that of ``load_gateway_config``."""
+    """Yield the lines that work but should change."""
     for at, problem in _check_backends(config, check_backend):
         if problem.is_warning:
             yield ConfigProblem(source.file, source.line_of(at), problem.message)
@@ -160,7 +160,7 @@ def _check_ceilings(source: YamlSource, config: GatewayConfig) -> Iterator[Confi
 def find_unknown_names(
     defaults: TenantDefaults, config: GatewayConfig, tool_names: Collection[str] | None
 ) -> Iterator[tuple[Loc, str]]:
-    """Yield the path and a message for each unknown name in ``defaults``. ``tool_names`` is that of ``load_gateway_config``."""
+    """Yield the path and a message for each unknown name in ``defaults``. ``tool_names`` None: do not check tools."""
     model, chat = defaults.compact_summary_model, _list_models(config, "chat")
     if model is not None and model not in chat:
         yield ("compact_summary_model",), _describe_unknown(model, chat, "a chat model of the catalogue")

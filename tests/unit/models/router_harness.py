@@ -9,9 +9,10 @@ from spass.core.errors import SpassError
 from spass.core.ids import RequestId
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.time import Deadline
+from spass.models.attempt import RoutingRecord
 from spass.models.errors import AttemptFailed, BackendUnavailable
 from spass.models.retries import Timing
-from spass.models.router import Router, RoutingRecord
+from spass.models.router import Router
 from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig
 from spass.testing.model import Deltas, ScriptedModel

@@ -24,6 +24,7 @@ from spass.core.errors import (
 )
 from spass.core.messages import Message, Role, TokenUsage
 from spass.core.time import Deadline
+from spass.models.attempt import RoutingRecord
 from spass.models.backends import provider_of_model, serves
 from spass.models.errors import (
     AttemptFailed,
@@ -34,7 +35,7 @@ from spass.models.errors import (
     BackendTimeout,
     BackendUnavailable,
 )
-from spass.models.router import Router, RoutingRecord
+from spass.models.router import Router
 from spass.models.strategies import STRATEGIES, Failover
 from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, pack_rows
 from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig

@@ -20,7 +20,7 @@ from spass.limits.shard import Reservation
 from spass.metering import audit
 from spass.metering.audit import CallKind
 from spass.metering.pricing import reported_price
-from spass.models.router import RoutingRecord
+from spass.models.attempt import RoutingRecord
 from spass.redaction.stream import redact_secrets
 from spass.redaction.text import redact_members
 from spass.tools.base import TOOL_FAILED, arguments_for_display

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import urllib.request
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Final, TypeVar
@@ -11,6 +12,7 @@ import httpx
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
 from spass.core.time import Deadline
+from spass.models.attempt import Attempt
 from spass.models.backends import DEFAULT_MAX_CONNECTIONS
 from spass.models.errors import (
     AttemptFailed,
@@ -21,9 +23,9 @@ from spass.models.errors import (
     BackendUnreachable,
 )
 from spass.models.providers.decompression import iter_decompressed
+from spass.models.providers.direct import SENT, DirectTransport
 from spass.models.providers.error_responses import error_from_response
 from spass.models.providers.sse import EventTooLong, StreamParser
-from spass.models.providers.transports import track_sent, transport_to
 from spass.models.types import CallContext
 from spass.tenancy.config import BackendConfig
 
@@ -35,6 +37,18 @@ MAX_ERROR_BYTES: Final = 64 * 1024
 
 _ERROR_SECONDS: Final = 5.0  # to read the body of an error answer
 _DRAIN_SECONDS: Final = 0.25  # to read the bytes after the last event, so that the connection can be reused
+_KEEPALIVE_SECONDS: Final = 15.0  # shorter than the idle limit of the load balancers in front of models
+_NOT_SENT_WHOLE: Final = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    httpx.ProxyError,
+    httpx.WriteError,
+    httpx.WriteTimeout,
+    httpx.UnsupportedProtocol,
+    httpx.LocalProtocolError,
+)
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _DEFAULT_HEADERS: Final = {
     "Accept": "*/*",
     "Accept-Encoding": "gzip",  # servers disagree about the format of "deflate"
@@ -147,7 +161,7 @@ class Connection:
             with translate_errors():
                 seconds = _seconds_left(read_timeout, context.deadline)
                 request = await self._request(path, content, context, seconds)
-                with track_sent(request, context.attempt):
+                with _track_sent(request, context.attempt):
                     async with asyncio.timeout(seconds):
                         response = await transport.handle_async_request(request)
             answer = _Response(response, read_timeout, context.deadline)
@@ -257,3 +271,33 @@ def _secrets(base_url: str, key: str | None) -> tuple[str, ...]:
         return (key,) if key else ()
     address = url.netloc.decode("ascii", errors="replace")
     return tuple(dict.fromkeys(filter(None, (key, base_url, address, url.host))))
+
+
+def transport_to(base_url: str) -> httpx.AsyncBaseTransport:
+    """Return a direct transport to ``base_url``, or a transport through the proxy that the environment sets for it."""
+    proxy = _find_proxy(httpx.URL(base_url))
+    if proxy is None:
+        return DirectTransport(keepalive=_KEEPALIVE_SECONDS)
+    return httpx.AsyncHTTPTransport(proxy=proxy, limits=httpx.Limits(keepalive_expiry=_KEEPALIVE_SECONDS))
+
+
+def _find_proxy(url: httpx.URL) -> str | None:
+    """Return the URL of the proxy that the environment sets for ``url``, or None. A server on this machine has no proxy."""
+    if url.host in _LOOPBACK or urllib.request.proxy_bypass(url.host):
+        return None
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    return proxy if not proxy or "://" in proxy else f"http://{proxy}"
+
+
+@contextmanager
+def _track_sent(request: httpx.Request, attempt: Attempt) -> Iterator[None]:
+    """Set ``attempt.sent`` if ``request`` ends without an answer and the provider may have received all of it, as the extension
+    ``SENT`` says. With another transport than ``DirectTransport``, only the exceptions in ``_NOT_SENT_WHOLE`` prove the opposite.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if request.extensions.get(SENT, not isinstance(error, _NOT_SENT_WHOLE)):
+            attempt.sent = True
+        raise

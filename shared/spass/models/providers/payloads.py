@@ -25,21 +25,13 @@ def _count(value: object) -> int:
     return value if type(value) is int and 0 <= value <= _MAX_TOKENS else 0
 
 
-def _object(value: object) -> object:
-    return value if isinstance(value, dict) else None
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-LenientText = Annotated[str, BeforeValidator(_text)]
+LenientText = Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else "")]
 """Text; anything else is read as the empty text."""
 
 Tokens = Annotated[int, BeforeValidator(_count)]
 """A count of tokens; 0 if the provider gives none or an invalid one."""
 
-LenientObject: Final = BeforeValidator(_object)
+LenientObject: Final = BeforeValidator(lambda value: value if isinstance(value, dict) else None)
 """A JSON object; anything else is read as null."""
 
 FewCalls: Final = Field(max_length=1000)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.models.providers import direct, transports
+from spass.models.providers import direct, http
 from spass.models.providers.direct import LONGEST_HEAD, DirectTransport
 from tests.unit.certificates import self_signed
 
@@ -296,5 +296,5 @@ def test_the_proxy_of_the_environment_is_not_used_for_loopback(
     monkeypatch.setenv("https_proxy", "proxy.example.com:3128")
     monkeypatch.setenv("http_proxy", "http://plain.example.com")
     monkeypatch.setenv("no_proxy", "example.org")
-    assert transports._find_proxy(httpx.URL(url)) == proxy
-    assert isinstance(transports.transport_to(url), DirectTransport) == (proxy is None)
+    assert http._find_proxy(httpx.URL(url)) == proxy
+    assert isinstance(http.transport_to(url), DirectTransport) == (proxy is None)
