@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spass.agents.registry import AgentRegistry
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
     from spass.tools.toolbox import Toolbox
 
 
+@dataclass(frozen=True, slots=True)
 class Decisions:
     """The decisions of people about calls that wait. ``clock`` returns seconds since the epoch."""
 
-    def __init__(self, agents: Callable[[], AgentRegistry], toolbox: "Callable[[], Toolbox]", clock: Clock = time.time) -> None:
-        self._agents = agents
-        self._toolbox = toolbox
-        self._clock = clock
+    agents: Callable[[], AgentRegistry]
+    toolbox: "Callable[[], Toolbox]"
+    clock: Clock = time.time
 
     async def decide(
         self, scope: Scope, approval_id: ApprovalId, decision: DecideApproval, record: AnswerRecord | None = None
@@ -44,17 +45,17 @@ class Decisions:
             SpassError: the gateway cannot run the call now. The approval tells whether it was executed; if not, it still waits.
         """
         approval, call = await read_with_call(scope.store, scope.caller.require_user(), approval_id)
-        status = approval.status_at(self._clock())
+        status = approval.status_at(self.clock())
         if status is not ApprovalStatus.PENDING:
             raise decided(status)
-        ending = Ending(scope.store, approval, decision.reason, self._clock, record)
+        ending = Ending(scope.store, approval, decision.reason, self.clock, record)
         if decision.decision == "deny":
             await ending.deny()
         else:
             if call is not None:
                 check_seen(scope.store, approval, call, decision.seen)
             await self._approve(scope, approval, call, ending)
-        return ApprovalView.of(ending.ended, self._clock())
+        return ApprovalView.of(ending.ended, self.clock())
 
     async def _approve(self, scope: Scope, approval: Approval, call: StoredCall | None, ending: Ending) -> None:
         try:
@@ -69,11 +70,11 @@ class Decisions:
         try:
             if call is None:
                 raise ToolError("The stored call is gone, so it cannot run. Let the agent make it again.")
-            agent = self._agents().get(approval.agent)
+            agent = self.agents().get(approval.agent)
             if approval.tool not in agent.tools:
                 raise ToolNotFound(f"The agent '{agent.name}' no longer has the tool '{approval.tool}'.")
         except (ToolError, AgentNotFound, ToolNotFound) as error:
             return error_result(error).error
         work = scope.for_agent(approval.agent, approval.session, kind=agent.kind)
-        answer = await self._toolbox().execute_approved(work, approval.tool, call, ending, grants=agent.grants)
+        answer = await self.toolbox().execute_approved(work, approval.tool, call, ending, grants=agent.grants)
         return answer.error if answer.failed else None

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
@@ -123,14 +124,14 @@ class AskBody(AgentChoice):
     stream: Annotated[bool, Field(description="Answer with a stream of events.")] = False
 
 
+@dataclass(frozen=True, slots=True)
 class Asker:
     """Find the agent that answers a question. ``agents`` returns the agents of the files; ``make run`` replaces them."""
 
-    def __init__(self, agents: Callable[[], AgentRegistry], config: GatewayConfig, calls: Calls, toolbox: Toolbox) -> None:
-        self._agents = agents
-        self._config = config
-        self._calls = calls
-        self._toolbox = toolbox
+    agents: Callable[[], AgentRegistry]
+    config: GatewayConfig
+    calls: Calls
+    toolbox: Toolbox
 
     def agent(self, scope: Scope, choice: AgentChoice) -> AgentSpec:
         """Return the agent that is chosen: one of a kind, or that of a file. Nothing is called.
@@ -151,11 +152,11 @@ class Asker:
 
     def _of_file(self, name: str) -> AgentSpec:
         try:
-            return self._agents().get(name)
+            return self.agents().get(name)
         except AgentNotFound:
             missing = "There is no agent or kind of this name."
             if _NAME.fullmatch(name):  # another text may be a secret, of which a shortened copy is not recognized
-                known = [*KINDS.keys(), *(agent.name for agent in self._agents().list().agents)]
+                known = [*KINDS.keys(), *(agent.name for agent in self.agents().list().agents)]
                 missing = end_sentence(f"There is no agent or kind '{name}'{did_you_mean(name, known)}")
             message = f"{missing} GET /v1/kinds lists all kinds, GET /a1/agents all agents."
             raise AgentNotFound(message, param="agent") from None
@@ -180,16 +181,16 @@ class Asker:
 
     def _model(self, scope: Scope, name: str | None) -> str:
         if name is not None:
-            return self._calls.chat_model(scope, name).name
-        allowed = [model.name for model in scope.caller.identity.chat_models(self._config)]
+            return self.calls.chat_model(scope, name).name
+        allowed = [model.name for model in scope.caller.identity.chat_models(self.config)]
         if not allowed:
             raise ModelNotAllowed("This token may not use any chat model of the catalogue.", param="model")
-        return next((name for name in allowed if is_served(self._config.llm, name)), allowed[0])
+        return next((name for name in allowed if is_served(self.config.llm, name)), allowed[0])
 
     def _tools(self, scope: Scope, choice: AgentChoice) -> tuple[str, ...]:
         tools = choice.tools or ()
         try:
-            self._toolbox.specs(scope, tools)
+            self.toolbox.specs(scope, tools)
         except ToolNotFound as error:
             raise ToolNotFound(error.message, param="tools") from None
         return tools

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import assert_never
 
 from spass.agents.engine import Engine
@@ -35,12 +36,12 @@ from spass.tools.grants import Grants
 from spass.tools.results import waiting_results
 
 
+@dataclass(frozen=True, slots=True)
 class AgentDelegates:
     """Run the agents of the files as delegates. ``agents`` returns them; ``make run`` replaces them."""
 
-    def __init__(self, engine: Engine, agents: Callable[[], AgentRegistry]) -> None:
-        self._engine = engine
-        self._agents = agents
+    engine: Engine
+    agents: Callable[[], AgentRegistry]
 
     async def run(self, scope: Scope, grants: Grants, agent: str, task: str) -> Delegation:
         """Let ``agent`` do ``task`` within the call of ``scope``, and return what it did.
@@ -54,8 +55,8 @@ class AgentDelegates:
             ToolError: the agent failed.
             StorageUnavailable: the outer turn cannot continue either.
         """
-        spec = self._agents().get(agent)
-        events = self._engine.run(scope.nested(), spec, task, nested_in=grants)
+        spec = self.agents().get(agent)
+        events = self.engine.run(scope.nested(), spec, task, nested_in=grants)
         collected = Outcome()
         try:
             await _follow(events, collected, scope.reports, agent)

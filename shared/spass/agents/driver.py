@@ -7,6 +7,7 @@ The driver is the only place that emits turn events, enforces ``max_turns``, ass
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -64,6 +65,7 @@ OpenCode: TypeAlias = Callable[[], CodeRunner]
 """Return the runner of the code of one turn. The driver calls it when the kind yields the turn's first cell."""
 
 
+@dataclass(slots=True)
 class Driver:
     """Run the kinds of one scope. ``scope`` is that of the agent; its tally counts the cost and the tokens of the turn.
 
@@ -73,35 +75,22 @@ class Driver:
     ``run_foreign`` perform the effects that not every kind has. ``memory`` is that of the operator that runs, if one does.
     """
 
-    def __init__(
-        self,
-        infer: Inference,
-        call_tools: CallToolsPerformer,
-        scope: Scope,
-        *,
-        open_code: OpenCode | None = None,
-        fetch_page: FetchPagePerformer | None = None,
-        run_foreign: RunForeignPerformer | None = None,
-        memory: Memory | None = None,
-        bus: EventBus = EMPTY_BUS,
-        client_tools: Collection[str] | None = None,
-        is_nested: bool = False,
-    ) -> None:
-        self.infer = infer
-        self.call_tools = call_tools
-        self.scope = scope
-        self.open_code = open_code
-        self.fetch_page = fetch_page
-        self.run_foreign = run_foreign
-        self.memory = memory
-        self.is_nested = is_nested
-        self.bus = bus
-        self._client_tools = client_tools
+    infer: Inference
+    call_tools: CallToolsPerformer
+    scope: Scope
+    _: KW_ONLY
+    open_code: OpenCode | None = None
+    fetch_page: FetchPagePerformer | None = None
+    run_foreign: RunForeignPerformer | None = None
+    memory: Memory | None = None
+    bus: EventBus = EMPTY_BUS
+    client_tools: Collection[str] | None = None
+    is_nested: bool = False
 
     def reader(self, effect: Infer) -> ReplyReader:
         """Return a reader for the reply to ``effect``."""
-        if self._client_tools is not None:
-            return ClientReplyReader(effect.show, self._client_tools)
+        if self.client_tools is not None:
+            return ClientReplyReader(effect.show, self.client_tools)
         return ReplyReader(effect.show, begins_thinking=self.infer.begins_thinking(effect))
 
     async def run(

@@ -40,11 +40,7 @@ OpenMemory: TypeAlias = Callable[[Scope, Operator], MemoryOfTurn]
 
 
 def no_memory(_scope: Scope, _operator: Operator) -> MemoryOfTurn:
-    """Refuse to open a memory: this engine has none.
-
-    Raises:
-        InternalError: always.
-    """
+    """Refuse to open a memory: this engine has none. Raise InternalError always."""
     raise InternalError("This engine has no memory of operators. Give it open_memory.")
 
 
@@ -111,10 +107,7 @@ class Engine:
         the provider rejects the conversation as too long. ``given`` is what the caller adds: messages after the history, memory
         results and metadata. The prompt contains retrieved passages before the message; no event contains them. A delegate works
         within a call of an agent whose grants are ``nested_in``, and in the workspace of that agent. ``memory`` is that of the
-        operator that runs.
-
-        Raises:
-            SpassError: the same as ``check``.
+        operator that runs. Raise the errors of ``check``.
         """
         agent = _without_blank_prompt(self.check(scope, spec))
         scope = replace(scope, agent=AgentName(spec.name), kind=spec.kind)

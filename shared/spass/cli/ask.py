@@ -15,12 +15,8 @@ FOREIGN_AGENTS: Final = ("openhands", "claude_code")
 
 
 def ask(client: Spass, options: argparse.Namespace) -> None:
-    """Ask and print the answer.
-
-    Raises:
-        UsageError: an argument names something that cannot be read.
-        SpassApiError, SpassUnreachable: there is no answer.
-    """
+    """Ask and print the answer. Raise UsageError if an argument names something that cannot be read, and SpassApiError or
+    SpassUnreachable if there is no answer."""
     question = read_text(options.text, "question")
     params = dict(options.param)
     if options.agent in FOREIGN_AGENTS:
@@ -46,12 +42,8 @@ def ask(client: Spass, options: argparse.Namespace) -> None:
 
 
 def job(client: Spass, options: argparse.Namespace) -> None:
-    """Send the card and print the answer as it arrives.
-
-    Raises:
-        UsageError: the task cannot be read.
-        SpassApiError, SpassUnreachable: there is no answer.
-    """
+    """Send the card and print the answer as it arrives. Raise UsageError if the task cannot be read, and SpassApiError or
+    SpassUnreachable if there is no answer."""
     task = read_text(options.text, "task")
     events = client.job_card(
         options.agent,

@@ -16,12 +16,8 @@ JsonObject: TypeAlias = dict[str, Any]
 
 
 def managed(client: Spass, options: argparse.Namespace) -> None:
-    """Run the chosen action.
-
-    Raises:
-        UsageError: an argument names something that cannot be read.
-        SpassApiError, SpassUnreachable: there is no answer.
-    """
+    """Run the chosen action. Raise UsageError if an argument names something that cannot be read, and SpassApiError or
+    SpassUnreachable if there is no answer."""
     _ACTIONS[options.action](client, options)
 
 

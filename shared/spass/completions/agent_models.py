@@ -30,12 +30,12 @@ _OF_THE_AGENT: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
 class AgentModels:
     """The agents as models. ``agents`` returns those of the files; ``make run`` replaces them."""
 
-    def __init__(self, engine: "Engine", agents: Callable[[], AgentRegistry]) -> None:
-        self._engine = engine
-        self._agents = agents
+    engine: "Engine"
+    agents: Callable[[], AgentRegistry]
 
     def events(self, scope: Scope, request: ChatCompletionRequest) -> AsyncGenerator[Event, None]:
         """Return the events of the agent's answer, which is one message. The agent's own sampling values apply.
@@ -52,20 +52,20 @@ class AgentModels:
             if getattr(request, name) not in (None, []):
                 raise InvalidRequest(f"{reason}. Omit {name}, or send the request to a model that is not an agent.", param=name)
         conversation = _read_conversation(request.messages)
-        events = self._engine.run(scope, agent, conversation.input, given=AgentContext(conversation.earlier))
+        events = self.engine.run(scope, agent, conversation.input, given=AgentContext(conversation.earlier))
         return all_texts(events) if _answers_at_once(agent) else last_text(events)
 
     def __contains__(self, name: object) -> bool:
         """Return whether there is an agent of this name."""
-        return name in self._agents()
+        return name in self.agents()
 
     def _agent(self, scope: Scope, model: str) -> AgentSpec:
         try:
-            agent = self._agents().get(model.removeprefix(AGENT_MODEL_PREFIX))
+            agent = self.agents().get(model.removeprefix(AGENT_MODEL_PREFIX))
         except AgentNotFound:
             raise model_not_found(model) from None
         try:
-            self._engine.check(scope, agent)
+            self.engine.check(scope, agent)
         except ModelNotAllowed as error:
             raise ModelNotAllowed(error.message, param="model") from None
         return agent
@@ -88,10 +88,8 @@ class _Conversation:
 def _read_conversation(messages: Sequence[WireMessage]) -> _Conversation:
     """Return the conversation of ``messages``, in which only the agent instructs: system messages are the user's words.
 
-    The agent has tools of its own. So a result of another tool is text that is marked as data, and names its call.
-
-    Raises:
-        InvalidRequest: the last message is not the user's or is blank, or a message has an image.
+    The agent has tools of its own. So a result of another tool is text that is marked as data, and names its call. Raise
+    InvalidRequest if the last message is not the user's or is blank, or a message has an image.
     """
     last = messages[-1]
     if not isinstance(last, UserMessage | SystemMessage):

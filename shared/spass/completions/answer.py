@@ -20,10 +20,7 @@ _TEXT_SEPARATOR: Final = "\n\n"
 
 async def pipeline_events(deltas: AsyncGenerator[ChatDelta, None], tally: CostTally) -> AsyncGenerator[events.Event, None]:
     """Yield the events of the answer that arrives in ``deltas``. The client answers all tool calls. ``tally`` is the request's.
-
-    Raises:
-        SpassError: the same as ``Calls.chat``.
-    """
+    Raise the errors of ``Calls.chat``."""
     builder = ReplyBuilder(bool)
     async with aclosing(deltas):
         async for delta in deltas:
@@ -56,10 +53,7 @@ async def last_text(turn: AsyncGenerator[events.Event, None]) -> AsyncGenerator[
     """Yield the events of an answer that is the text of the last step.
 
     Only the end of the turn shows which step is the last. Its tokens are kept until then. An empty token says at once that the
-    model answers, so that the response begins.
-
-    Raises:
-        SpassError: the turn failed.
+    model answers, so that the response begins. Raise SpassError if the turn failed.
     """
     kept: list[events.Token] = []
     async with aclosing(turn):

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spass.agents.render.chunks import Chunk, ChunkWriter
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from spass.tools.toolbox import Toolbox
 
 
+@dataclass(frozen=True, slots=True)
 class Completions:
     """Chat and embeddings in OpenAI's format.
 
@@ -31,27 +33,19 @@ class Completions:
     import numpy.
     """
 
-    def __init__(
-        self,
-        calls: Calls,
-        config: GatewayConfig,
-        cascade: Cascade,
-        toolbox: "Callable[[], Toolbox]",
-        agent_models: "Callable[[], AgentModels]",
-    ) -> None:
-        self._calls = calls
-        self._config = config
-        self._cascade = cascade
-        self._toolbox = toolbox
-        self._agent_models = agent_models
+    calls: Calls
+    config: GatewayConfig
+    cascade: Cascade
+    toolbox: "Callable[[], Toolbox]"
+    agent_models: "Callable[[], AgentModels]"
 
     def prepare(self) -> None:
         """Load the toolbox and the driver if a tenant has server tools, so that its first chat does not wait for them."""
-        all_defaults = (self._config.defaults, *(tenant.defaults for tenant in self._config.tenants))
+        all_defaults = (self.config.defaults, *(tenant.defaults for tenant in self.config.tenants))
         if any(defaults.tools_enabled_default for defaults in all_defaults):
             import spass.completions.server_tools  # noqa: F401
 
-            self._toolbox()
+            self.toolbox()
 
     async def stream(
         self,
@@ -61,13 +55,9 @@ class Completions:
         answer: AnswerBuilder | None = None,
     ) -> AsyncGenerator[Chunk, None]:
         """Yield the answer as chunks. The last one has the usage with the cost of the whole request. ``augment`` selects what is
-        added to the chat: the tenant's system prompt, its memory, and server tools. Nothing is added to an agent's.
-        ``answer`` collects the answer.
-
-        Raises:
-            SpassError: the same as ``Calls.chat`` and ``AgentModels.events``; before the first chunk, unless an answer had
-                started.
-        """
+        added to the chat: the tenant's system prompt, its memory, and server tools. Nothing is added to an agent's. ``answer``
+        collects the answer. Raise the errors of ``Calls.chat`` and ``AgentModels.events``; before the first chunk,
+        unless an answer had started."""
         answer = answer or AnswerBuilder(request.model)
         writer = ChunkWriter(answer.head, include_usage=request.include_usage)
         async with aclosing(await self._events(scope.streaming, request, augment)) as events:
@@ -79,11 +69,7 @@ class Completions:
     async def complete(
         self, scope: Scope, request: ChatCompletionRequest, augment: Augment = ALL_AUGMENTATIONS
     ) -> ChatCompletion:
-        """Return the whole answer.
-
-        Raises:
-            SpassError: the same as ``Calls.chat`` and ``AgentModels.events``.
-        """
+        """Return the whole answer. Raise the errors of ``Calls.chat`` and ``AgentModels.events``."""
         answer = AnswerBuilder(request.model)
         async with aclosing(await self._events(scope, request, augment)) as events:
             async for event in events:
@@ -92,15 +78,15 @@ class Completions:
 
     async def _events(self, scope: Scope, request: ChatCompletionRequest, augment: Augment) -> AsyncGenerator[Event, None]:
         if request.model.startswith(AGENT_MODEL_PREFIX):
-            return self._agent_models().events(scope, request)
-        if not self._config.has_model(request.model) and request.model in self._agent_models():
+            return self.agent_models().events(scope, request)
+        if not self.config.has_model(request.model) and request.model in self.agent_models():
             raise model_not_found(request.model, names_agent=True)
-        settings = (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config
+        settings = (await self.cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config
         augmented = add_tenant_messages(request.chat_request(), settings, augment)
         server_tools = self._server_tools(scope, settings, request) if augment.server_tools else None
         if server_tools:
-            return server_tools.events(self._calls, scope, augmented)
-        return pipeline_events(self._calls.chat(scope, augmented), scope.tally)
+            return server_tools.events(self.calls, scope, augmented)
+        return pipeline_events(self.calls.chat(scope, augmented), scope.tally)
 
     def _server_tools(self, scope: Scope, settings: ConfigValues, request: ChatCompletionRequest) -> "ServerTools | None":
         """Return the server tools of this chat, or None. There are none if the caller sets ``tool_choice``. A caller's tool
@@ -114,7 +100,7 @@ class Completions:
             return None
         from spass.completions.server_tools import ServerTools
 
-        toolbox = self._toolbox()
+        toolbox = self.toolbox()
         specs = toolbox.specs(scope, names)
         return ServerTools(toolbox, specs) if specs else None
 
@@ -125,6 +111,6 @@ class Completions:
             InvalidRequest: there are too many texts, or the model has other dimensions.
             SpassError: the same as ``Calls.embed``.
         """
-        check_count(request, self._config.limits)
-        check_dimensions(request, self._calls.embedding_model(scope, request.model))
-        return embeddings_response(request, await self._calls.embed(scope, request.input, request.model))
+        check_count(request, self.config.limits)
+        check_dimensions(request, self.calls.embedding_model(scope, request.model))
+        return embeddings_response(request, await self.calls.embed(scope, request.input, request.model))

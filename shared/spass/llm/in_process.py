@@ -122,11 +122,7 @@ class InProcessCalls:
 
     async def chat(self, scope: Scope, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """Yield the answer to ``request`` in deltas, before the deadline of ``scope``. Its cost and its tokens are added to its
-        tally, and its usage is counted for the agent.
-
-        Raises:
-            SpassError: the same as ``complete``.
-        """
+        tally, and its usage is counted for the agent. Raise the errors of ``complete``."""
         config = self._model(request.model, "chat")
         window = config.context_window if config else _UNKNOWN_WINDOW
         expected = expected_usage(request.count_characters(), request.max_tokens, window)
@@ -162,11 +158,7 @@ class InProcessCalls:
         return nullcontext(None)
 
     async def embed(self, model: str, texts: Sequence[str], *, agent_id: str | None = None) -> EmbeddingsReply:
-        """Return one vector per text.
-
-        Raises:
-            SpassError: the same as ``complete``.
-        """
+        """Return one vector per text. Raise the errors of ``complete``."""
         config = self._model(model, "embedding")
         if isinstance(texts, str) or not all(texts):
             raise InvalidRequest("texts is a list of texts, none of which is empty.", param="texts")

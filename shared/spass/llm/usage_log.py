@@ -98,16 +98,16 @@ class ProcessUsageLog:
                 self._usage.pop(agent_id, None)
 
 
+@dataclass(frozen=True, slots=True)
 class _ProcessCall:
-    def __init__(self, log: ProcessUsageLog, agent: AgentName | None, context: CallContext) -> None:
-        self._log = log
-        self._agent = agent
-        self.context = context
+    log: ProcessUsageLog
+    agent: AgentName | None
+    context: CallContext
 
     async def finish(self, status: str, *, routing: RoutingRecord, cost: Cost, finish_reason: FinishReason | None = None) -> None:
         del cost, finish_reason
-        if self._agent is not None and (status == audit.OK or routing.usage != _NO_TOKENS):
-            self._log.add(self._agent, routing.usage)
+        if self.agent is not None and (status == audit.OK or routing.usage != _NO_TOKENS):
+            self.log.add(self.agent, routing.usage)
 
 
 class TableUsageLog:

@@ -36,11 +36,8 @@ def read_events(chunks: Iterable[bytes]) -> Iterator[Event]:
 
 
 def read_run_events(chunks: Iterable[bytes]) -> Iterator[Event]:
-    """Yield the events of a managed run in ``chunks`` up to ``[DONE]``, each with a ``type`` and its ``event_id``.
-
-    Raises:
-        SpassApiError, SpassUnreachable: as for ``read_events``.
-    """
+    """Yield the events of a managed run in ``chunks`` up to ``[DONE]``, each with a ``type`` and its ``event_id``. Raise the
+    errors of ``read_events``."""
     event_id, name, data = None, _CHUNK, b""
     for line in _lines(chunks):
         field, _, value = line.partition(b":")

@@ -18,10 +18,8 @@ async def run_for_client(exchange: Exchange, client: Receive, work: Callable[[Sc
     """Run ``work``. End it if the client disconnects while its first model call waits for capacity: nothing was called yet, and
     nothing is to be paid. Work with an Idempotency-Key goes on, so that its answer is stored for the client's retry.
 
-    ``client`` is the ASGI receive function. A function in AWS is not told of a disconnect.
-
-    Raises:
-        ClientDisconnect: the client disconnected, and the work was ended.
+    ``client`` is the ASGI receive function. A function in AWS is not told of a disconnect. Raise ClientDisconnect if the client
+    disconnected, and the work was ended.
     """
     if exchange.idempotency is not None:
         return await work(exchange.scope)

@@ -31,9 +31,7 @@ async def stream_message(exchange: Exchange, agent: ManagedAgentId, content: str
     """Put a message into the mailbox and answer with the stream of its run, or with that of an earlier request with its key.
 
     A run that fails before its first chunk, and before the first comment is due, is answered with its error, not with a stream.
-
-    Raises:
-        SpassError: as for ``ManagedRuns.stream``.
+    Raise the errors of ``ManagedRuns.stream``.
     """
     runs, report = exchange.services.managed_runs, partial(report_failure, exchange)
     stream = await runs.stream(exchange.scope, agent, content, report, exchange.idempotency)

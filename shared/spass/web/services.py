@@ -92,10 +92,8 @@ class Settings:
         """Read the settings from ``SPASS_*`` variables.
 
         The queues are URLs, the machine is an ARN, and the keys' path is the prefix of the provider keys in SSM. If
-        ``SPASS_TELEMETRY`` is 1, telemetry and traces are logged. A namespace of metrics switches them on too.
-
-        Raises:
-            UnknownSandbox: ``SPASS_SANDBOX`` is not one of the names.
+        ``SPASS_TELEMETRY`` is 1, telemetry and traces are logged. A namespace of metrics switches them on too. Raise
+        UnknownSandbox if ``SPASS_SANDBOX`` is not one of the names.
         """
         if environment.get("SPASS_SANDBOX"):
             from spass.sandbox.launchers import chosen_launcher

@@ -93,11 +93,7 @@ async def commit(
     deadline: Deadline | None = None,
 ) -> Committed:
     """Make a version that names the caller's user, and says ``message``. A write makes one even if it changes no file: clients
-    count their writes. ``deadline`` is ``write_deadline()`` by default.
-
-    Raises:
-        SpassError: as ``Workspaces.commit``.
-    """
+    count their writes. ``deadline`` is ``write_deadline()`` by default. Raise the errors of ``Workspaces.commit``."""
     scope = exchange.scope
     author, change = Author(user=scope.caller.user, message=message), replace(change, always=True)
     until = deadline or write_deadline()

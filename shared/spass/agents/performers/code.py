@@ -52,6 +52,7 @@ _FATAL: Final = (StorageUnavailable, Internal)
 """Errors that end the turn, because it could not be recorded either."""
 
 
+@dataclass(slots=True)
 class CodePerformer:
     """Run the cells of one turn of an agent, in the agent's ``scope``.
 
@@ -60,26 +61,18 @@ class CodePerformer:
     words of a model.
     """
 
-    def __init__(
-        self,
-        scope: Scope,
-        infer: Callable[[Scope], Inference],
-        call_tools: CallToolsWithin,
-        tools: Sequence[str],
-        sandbox: Callable[[], Sandbox],
-        redact: Callable[[str], str],
-    ) -> None:
-        self._scope = scope
-        self._infer = infer
-        self._call_tools = call_tools
-        self._tools = tools
-        self._sub_calls = _SubCalls()
-        self._sandbox = sandbox
-        self._redact = redact
+    scope: Scope
+    infer: Callable[[Scope], Inference]
+    call_tools: CallToolsWithin
+    tools: Sequence[str]
+    sandbox: Callable[[], Sandbox]
+    redact: Callable[[str], str]
+    sub_calls: int = field(default=0, init=False)
+    """The number of queries of the turn so far."""
 
     def open(self) -> Interpreter:
         """Return the interpreter of a turn. Raise SandboxUnavailable if no code can run here."""
-        return self._sandbox().open(self._scope.caller.tenant, self._scope.caller.code_owner)
+        return self.sandbox().open(self.scope.caller.tenant, self.scope.caller.code_owner)
 
     async def perform(
         self, effect: RunCode, call: ToolCall, interpreter: Interpreter
@@ -96,9 +89,9 @@ class CodePerformer:
         results: list[CellResult] = []
 
         async def run(call: ToolCall, reports: CallReports) -> ToolOutcome:
-            recorder = Recorder(self._scope, CallKind.TOOL, tool=CODE_TOOL)
-            scope = self._scope.for_call(recorder.request_id, reports)
-            work = _CellWork(effect.cell, scope, self._infer(scope), self._call_tools, self._redact, self._sub_calls)
+            recorder = Recorder(self.scope, CallKind.TOOL, tool=CODE_TOOL)
+            scope = self.scope.for_call(recorder.request_id, reports)
+            work = _CellWork(self, effect.cell, scope, self.infer(scope))
             status = audit.FAILED
             try:
                 result = await self._run_cell(interpreter, effect.cell, work)
@@ -117,9 +110,9 @@ class CodePerformer:
         yield results[0]
 
     async def _run_cell(self, interpreter: Interpreter, cell: Cell, work: "_CellWork") -> CellResult:
-        tools = self._tools if cell.tools else ()
+        tools = self.tools if cell.tools else ()
         try:
-            async with asyncio.timeout(self._scope.deadline.remaining()):
+            async with asyncio.timeout(self.scope.deadline.remaining()):
                 whole = replace(cell, max_output_chars=cell.max_output_chars + _SECRET_CHARS)
                 result = await interpreter.run(whole, tools, work.perform)
                 return await asyncio.to_thread(self._without_secrets, result, cell.max_output_chars)
@@ -129,38 +122,22 @@ class CodePerformer:
     def _without_secrets(self, result: CellResult, max_output_chars: int) -> CellResult:
         """Return the result with the first characters of its output. A secret that their end would cut is recognised by the
         characters behind them."""
-        error, final = (None if text is None else self._redact(text) for text in (result.error, result.final))
+        error, final = (None if text is None else self.redact(text) for text in (result.error, result.final))
         more = len(result.output) - max_output_chars
-        output = self._redact(result.output)
+        output = self.redact(result.output)
         if more > 0:
-            output = commonprefix((output, self._redact(result.output[:max_output_chars])))  # noqa: RUF071 (no paths)
+            output = commonprefix((output, self.redact(result.output[:max_output_chars])))  # noqa: RUF071 (no paths)
         return CellResult(output, error, result.truncated + max(more, 0), final)
-
-
-@dataclass(slots=True)
-class _SubCalls:
-    """The number of queries of one turn so far."""
-
-    count: int = 0
-
-    def begin(self, limit: int) -> bool:
-        """Count one more. Return False if there have been ``limit`` already."""
-        if self.count >= limit:
-            return False
-        self.count += 1
-        return True
 
 
 @dataclass(frozen=True, slots=True)
 class _CellWork:
     """Perform the calls of one cell, in the ``scope`` of its call. ``outcomes`` are those of its tool calls so far."""
 
+    performer: CodePerformer
     cell: Cell
     scope: Scope
     infer: Inference
-    call_tools: CallToolsWithin
-    redact: Callable[[str], str]
-    sub_calls: _SubCalls
     outcomes: list[ToolOutcome] = field(default_factory=list)
 
     async def perform(self, requests: Sequence[CodeRequest]) -> Sequence[CallReply]:
@@ -191,9 +168,10 @@ class _CellWork:
                 return _error(ToolNotFound.code, "This code cannot call tools.")
 
     async def _query(self, query: Query, queries: Queries) -> CallReply:
-        if not self.sub_calls.begin(queries.max_calls):
+        if self.performer.sub_calls >= queries.max_calls:
             message = f"This turn has made all {queries.max_calls} sub-calls. Answer with what you have."
             return _error(TOO_MANY_SUB_CALLS, message)
+        self.performer.sub_calls += 1
         effect = Infer(
             (user(replace_surrogates(query.prompt)),),
             "none",
@@ -212,12 +190,12 @@ class _CellWork:
     async def _call_tool(self, request: ToolRequest) -> CallReply:
         if _is_unread(request.arguments.get("confirm_token"), self.cell):
             return _error(ConfirmTokenInvalid.code, _UNREAD)
-        arguments = self.redact(json.dumps({**request.arguments}, ensure_ascii=False))  # as those of a model's calls
+        arguments = self.performer.redact(json.dumps({**request.arguments}, ensure_ascii=False))  # as those of a model's calls
         call = ToolCall(new_id("call"), replayable_name(request.name), arguments)
         reply = CallReply()
         reports = self.scope.reports
         with end_open_calls(reports.forward) as forward:
-            async with aclosing(self.call_tools(self.scope, (call,))) as events:
+            async with aclosing(self.performer.call_tools(self.scope, (call,))) as events:
                 async for event in events:
                     forward(event if isinstance(event, Nested) else Nested(self.scope.agent or "", reports.call_id, event))
                     if isinstance(event, ToolCallFinished):

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from typing import Final
@@ -30,17 +30,17 @@ _MAX_USD: Final = 10**6
 _MAX_MODEL_CHARACTERS: Final = 128
 
 
+@dataclass(frozen=True, slots=True)
 class ForeignPerformer:
     """Run the foreign agents of one scope. ``model`` is the agent's.
 
     A run is one call in the audit, whose backend is the runner. Its tokens and its cost are those that the runner's SDK reports.
     """
 
-    def __init__(self, calls: ModelCalls, scope: Scope, model: str, foreign_agents: ForeignAgents) -> None:
-        self._calls = calls
-        self._scope = scope
-        self._model = model
-        self._foreign_agents = foreign_agents
+    calls: ModelCalls
+    scope: Scope
+    model: str
+    foreign_agents: ForeignAgents
 
     async def perform(self, spec: ForeignRun) -> ForeignResult:
         """Return the answer of the foreign agent.
@@ -52,17 +52,17 @@ class ForeignPerformer:
             UpstreamTimeout: the spec's or the request's time is over.
             UpstreamError: the foreign agent failed.
         """
-        self._foreign_agents.check(spec)
-        async with self._calls.admit_foreign_agent(self._scope, spec.prompt) as reservation:
+        self.foreign_agents.check(spec)
+        async with self.calls.admit_foreign_agent(self.scope, spec.prompt) as reservation:
             return await self._perform(spec, reservation)
 
     async def _perform(self, spec: ForeignRun, reservation: Reservation | None) -> ForeignResult:
-        model = self._model if spec.runner == "openhands" else spec.runner  # the other SDK selects its own
-        recorder = Recorder(self._scope, CallKind.CHAT, model=model, reservation=reservation)
+        model = self.model if spec.runner == "openhands" else spec.runner  # the other SDK selects its own
+        recorder = Recorder(self.scope, CallKind.CHAT, model=model, reservation=reservation)
         status, usage, cost = audit.FAILED, NO_TOKENS, NO_COST
         try:
-            async with asyncio.timeout(self._scope.deadline.remaining()):
-                answer = await self._foreign_agents.run(spec, model=self._model, owner=self._scope.caller.code_owner)
+            async with asyncio.timeout(self.scope.deadline.remaining()):
+                answer = await self.foreign_agents.run(spec, model=self.model, owner=self.scope.caller.code_owner)
             result = await asyncio.to_thread(self._read, answer)
             usage, cost = self._usage_and_cost(result.metadata)
             if cost.source is CostSource.UPSTREAM:  # a sum of floats is not exact
@@ -83,7 +83,7 @@ class ForeignPerformer:
 
     def _read(self, answer: Mapping[str, Json]) -> ForeignResult:
         """Return the answer without the gateway's secrets. Raise UpstreamError if it is not one."""
-        redacted = redact_members(answer, partial(redact_secrets, self._calls.redactor.secrets()))
+        redacted = redact_members(answer, partial(redact_secrets, self.calls.redactor.secrets()))
         match redacted:
             case {"content": str(content), "tool_results": list(results), "metadata": dict(metadata)}:
                 return ForeignResult(content, tuple(results), metadata)
@@ -101,7 +101,7 @@ class ForeignPerformer:
         usd = metadata.get("cost_usd")
         if not isinstance(usd, int | float) or not 0 < usd < _MAX_USD:
             return usage, Cost(sub_calls=1)
-        return usage, reported_price(Decimal(str(usd)), self._calls.usd_to_eur)
+        return usage, reported_price(Decimal(str(usd)), self.calls.usd_to_eur)
 
 
 def _selected_model(metadata: Mapping[str, Json]) -> str | None:

@@ -5,7 +5,7 @@ is exactly one end. The tokens of the last step, joined, are the answer. The fie
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, Literal, TypeAlias, assert_never
 
 from spass.agents.responses import Reply, ask_metadata
@@ -43,27 +43,20 @@ class StreamName:
     attempt: int
 
 
+@dataclass(slots=True)
 class EventWriter:
     """Render the items of one run of ``agent``. ``session_id`` is the session to which the request was sent, or None. ``stream``
     is the name of a stream that can be followed. With ``shows_kind``, the last event has the agent's kind and the metadata of
     ``AskAnswer``."""
 
-    def __init__(
-        self,
-        request_id: RequestId,
-        agent: str,
-        session_id: SessionId | None = None,
-        *,
-        stream: StreamName | None = None,
-        shows_kind: bool = False,
-    ) -> None:
-        self._request_id = request_id
-        self._agent = agent
-        self._session_id = session_id
-        self._stream = stream
-        self._shows_kind = shows_kind
-        self._calls = 0  # of the agent's last message
-        self._started = 0  # calls among them that have started
+    request_id: RequestId
+    agent: str
+    session_id: SessionId | None = None
+    _: KW_ONLY
+    stream: StreamName | None = None
+    shows_kind: bool = False
+    _calls: int = field(default=0, init=False)  # of the agent's last message
+    _started: int = field(default=0, init=False)  # calls among them that have started
 
     def write(self, item: events.Event | RunResult) -> Iterator[StreamEvent]:
         """Yield the events of the stream for one event of the run, or for its outcome, which ends the stream."""
@@ -72,12 +65,12 @@ class EventWriter:
                 for piece in split_token(item.text):
                     yield {"type": "token", "content": piece, "step": item.step}
             case events.TurnStarted():
-                yield self._planning(self._request_id, self._session_id, _PLANNING.format(self._agent))
+                yield self._planning(self.request_id, self.session_id, _PLANNING.format(self.agent))
             case events.InferenceFinished(message=message) | events.MessageWritten(message=message):
                 self._calls, self._started = len(message.tool_calls), 0
             case events.ToolCallStarted(call=call):
                 self._started += 1
-                yield _started_call(call, _calling_detail(self._agent, call.name, self._started, self._calls))
+                yield _started_call(call, _calling_detail(self.agent, call.name, self._started, self._calls))
             case events.ToolProgress():
                 yield _progress(item)
             case events.ToolCallFinished(outcome=outcome):
@@ -102,8 +95,8 @@ class EventWriter:
 
     def move(self, successor: SessionId) -> StreamEvent:
         """Return the event that names the session in which the turn goes on after a compaction."""
-        self._session_id = successor
-        return self._planning(self._request_id, successor, _MOVING.format(self._agent))
+        self.session_id = successor
+        return self._planning(self.request_id, successor, _MOVING.format(self.agent))
 
     def replay(self, outcome: RunResult) -> Iterator[StreamEvent]:
         """Yield the stream of a recorded outcome. It begins as the first one did: with the session before a compaction."""
@@ -116,12 +109,12 @@ class EventWriter:
 
     def fail(self, error: Mapping[str, Json]) -> Iterator[StreamEvent]:
         """Yield the end of a stream that failed. ``error`` is that of the envelope of all errors."""
-        yield from render_failure(error, self._request_id)
+        yield from render_failure(error, self.request_id)
 
     def _planning(self, request_id: RequestId, session_id: SessionId | None, detail: str) -> StreamEvent:
         planning: StreamEvent = {**_status("planning", detail), "request_id": request_id, "session_id": session_id}
-        if self._stream is not None:
-            planning |= {"message_id": self._stream.message_id, "attempt": self._stream.attempt}
+        if self.stream is not None:
+            planning |= {"message_id": self.stream.message_id, "attempt": self.stream.attempt}
         return planning
 
     def _end(self, outcome: RunResult) -> Iterator[StreamEvent]:
@@ -132,7 +125,7 @@ class EventWriter:
         yield {"type": "usage", "usage": fields["usage"], "cost_usd": float(outcome.cost.usd), "cost": cost}
         done: StreamEvent = {"type": "done", **{name: fields[name] for name in _DONE}}
         done["message"] = {name: message[name] for name in _DONE_MESSAGE}
-        yield {**done, "kind": outcome.run.kind, "metadata": ask_metadata(outcome)} if self._shows_kind else done
+        yield {**done, "kind": outcome.run.kind, "metadata": ask_metadata(outcome)} if self.shows_kind else done
 
 
 def render_failure(error: Mapping[str, Json], request_id: str) -> tuple[StreamEvent, StreamEvent]:
