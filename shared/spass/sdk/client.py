@@ -110,15 +110,7 @@ class Spass:
 
     def agents(self) -> list[AgentSummary]:
         """Return the agents that have a file."""
-        page = self._transport.get("/a1/agents", AgentPage)
-        agents, cursors = [*page.agents], {""}
-        while page.next_cursor:
-            if page.next_cursor in cursors:  # another server answers each request with the same page
-                raise invalid_answer(200)
-            cursors.add(page.next_cursor)
-            page = self._transport.get(f"/a1/agents?cursor={_quoted(page.next_cursor)}", AgentPage)
-            agents += page.agents
-        return agents
+        return [agent for page in self._transport.pages("/a1/agents") for agent in check_answer(page, AgentPage).agents]
 
     def tools(self) -> list[FunctionTool]:
         """Return the tools of the gateway."""

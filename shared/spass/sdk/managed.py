@@ -114,19 +114,11 @@ class ManagedAgents:
         return self._read_pages(path, field)
 
     def _read_pages(self, path: str, field: str) -> Iterator[JsonObject]:
-        cursors, target = {""}, path
-        while True:
-            page = self._transport.send("GET", target)
-            entries, cursor = page.get(field), page.get("next_cursor") or ""
-            if not isinstance(entries, list) or not isinstance(cursor, str):
+        for page in self._transport.pages(path):
+            entries = page.get(field)
+            if not isinstance(entries, list):
                 raise invalid_answer(200)
             yield from entries
-            if not cursor:
-                return
-            if cursor in cursors:  # another server answers each request with the same page
-                raise invalid_answer(200)
-            cursors.add(cursor)
-            target = f"{path}?cursor={quote(cursor, safe='')}"
 
 
 class _RunStream:

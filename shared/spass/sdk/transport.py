@@ -4,6 +4,7 @@ import json
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias, TypeVar
+from urllib.parse import quote
 
 import httpx
 from pydantic import ValidationError
@@ -50,6 +51,20 @@ class Transport:
         """Return the answer to a request."""
         with self._answer(method, path, body) as response:
             return _read_answer(response)
+
+    def pages(self, path: str) -> Iterator[JsonObject]:
+        """Yield the pages of a list."""
+        cursors, target = {""}, path
+        while True:
+            page = self.send("GET", target)
+            yield page
+            cursor = page.get("next_cursor") or ""
+            if not cursor:
+                return
+            if not isinstance(cursor, str) or cursor in cursors:  # another server answers each request with the same page
+                raise invalid_answer(httpx.codes.OK)
+            cursors.add(cursor)
+            target = f"{path}?cursor={quote(cursor, safe='', errors='replace')}"
 
     def events(self, path: str, body: Mapping[str, Any]) -> Generator[Event, None, JsonObject | None]:
         """Yield the events of a streamed answer. If the answer is a redirect instead, return its body."""
