@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
+from spass.agents.driver import ShortenHistory
 from spass.calls.scope import Scope
 from spass.core.errors import ContextLengthExceeded, SessionArchived, SpassError, StorageUnavailable, SummaryFailed, UpstreamError
 from spass.core.events import Event, Failed, InferenceStarted, TurnStarted
@@ -27,7 +28,7 @@ from spass.testing.faults import Crash, inject
 from tests.simulated.aws import JOB_TARGETS
 from tests.simulated.invariants import Acknowledgement, Chain, ChainMember, ClientLog, Reading, head_violations, summary_of
 from tests.simulated.schedule import NO_FAULTS, Schedule
-from tests.simulated.scripted_turns import LoadHistory, ShortenHistory, answer_with, call_calculator
+from tests.simulated.scripted_turns import LoadHistory, answer_with, call_calculator
 from tests.unit.idempotent_requests import idempotent_request
 from tests.unit.scopes import scope_of
 from tests.unit.sessions.turns import start_turn

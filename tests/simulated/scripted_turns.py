@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
+from spass.agents.driver import ShortenHistory
 from spass.agents.engine import NOTHING_GIVEN, Engine, History
 from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.agents.spec import AgentSpec
@@ -79,8 +80,6 @@ async def answer_in_pieces(schedule: Schedule, pieces: Callable[[], Sequence[str
 
 LoadHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message]]]
 """Return the messages before the new one."""
-ShortenHistory: TypeAlias = Callable[[], Awaitable[Sequence[Message] | None]]
-"""Compact the session and return the shorter history, or None if it was not compacted."""
 Respond: TypeAlias = Callable[[str, LoadHistory, ShortenHistory], AsyncGenerator[Event, None]]
 """Yield the events of a turn that answers a message."""
 

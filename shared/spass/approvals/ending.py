@@ -52,7 +52,7 @@ class Ending:
         """End the approval as denied.
 
         Raises:
-            ApprovalDecided, ApprovalNotFound, LeaseLost: the same as ``refusal`` returns; nothing was changed.
+            ApprovalDecided, ApprovalNotFound, LeaseLost: what ``refusal`` returns; nothing was changed.
             StorageUnavailable: the table does not answer; the approval says whether this decision counts.
         """
         await self._commit(ApprovalStatus.DENIED)

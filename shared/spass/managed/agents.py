@@ -174,7 +174,7 @@ class ManagedAgents:
         the answer. An active run whose worker died is ended.
 
         Raises:
-            SpassError: as for ``check`` and ``mailbox.put``. Nothing is stored, except as these say.
+            SpassError: ``check`` or ``mailbox.put`` raised it; they say what is stored then.
         """
         from spass.managed.mailbox import put
         from spass.managed.runs import settle_lost

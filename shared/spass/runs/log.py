@@ -33,7 +33,7 @@ _ERROR: Final = "error"
 class RunLog(EventList[Frame]):
     """The frames of ``run`` in ``form``. With a ``claim``, they are also written to the journal, as the stream ``message_id``.
 
-    ``report`` renders the error of a run that fails. ``scope`` is that of the agent: after a compaction, the stream names the
+    ``report`` renders the error of a run that fails. ``scope`` is the agent's: after a compaction, the stream names the
     successor and the journal continues there.
     """
 

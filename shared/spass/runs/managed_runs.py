@@ -10,7 +10,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
@@ -38,12 +38,12 @@ from spass.journal.follower import FollowedStream
 from spass.journal.head import read_head, stream_digest
 from spass.managed import mailbox
 from spass.managed.following import follow_run
-from spass.managed.records import MAX_ATTEMPTS, ManagedAgent, Run, RunTrigger, check_not_paused, read_agent
+from spass.managed.records import MAX_ATTEMPTS, MailboxMessage, ManagedAgent, Run, RunTrigger, check_not_paused, read_agent
 from spass.managed.run_start import new_run, nothing_to_run, start
-from spass.managed.runs import begin, fail, read_run, settle_lost
+from spass.managed.runs import RunSuccess, begin, fail, read_run, settle_lost
 from spass.managed.sending import send_lost, send_run, take_back
 from spass.runs.log import ReportError
-from spass.runs.run import ManagedRun, RunRequest, StreamIdentity
+from spass.runs.run import RunRequest, StreamIdentity
 from spass.runs.service import Runs, Started
 from spass.store import idempotency
 from spass.store.idempotency import Claim, IdempotentRequest, StoredResponse
@@ -70,17 +70,22 @@ _JITTER_SECONDS: Final = 5
 class Execution:
     """One execution of ``run``. A failure ends the run, unless the queue delivers it again (``may_retry``) and that may help.
 
-    ``tally`` counts its model calls. ``is_over``: a failure has ended the run. ``put_back_for``: the run is queued once more, and
-    must be delivered after so many seconds.
+    The model reads the messages ``delivered``, and ``tally`` counts its calls. ``is_over``: a failure has ended the run.
+    ``put_back_for``: the run is queued once more, and must be delivered after so many seconds.
     """
 
     store: TenantStore
     run: Run
     clock: Clock
     may_retry: bool
+    delivered: Sequence[MailboxMessage] = ()
     tally: CostTally | None = None
     is_over: bool = False
     put_back_for: int | None = None
+
+    def success(self, text: str) -> RunSuccess:
+        """Return the end of a run that has answered ``text``, for the transaction that records its turn."""
+        return RunSuccess(self.store, self.run, self.delivered, text, self.clock)
 
     async def fail(self, error: SpassError, rendered: Mapping[str, Json]) -> bool:
         """End the run as failed. If the table does not answer, the next request, tick or sweep that reads the run ends it. Return
@@ -199,8 +204,8 @@ class ManagedRuns:
         """
         run = execution.run
         try:
-            messages = await mailbox.pending(scope.store, agent)
-            texts = [*(message.content for message in messages), *([run.input] if run.input is not None else [])]
+            execution.delivered = await mailbox.pending(scope.store, agent)
+            texts = [*(message.content for message in execution.delivered), *([run.input] if run.input is not None else [])]
             if not texts:
                 raise NothingToRun("The run had no input, and the mailbox no pending message.")
             request = RunRequest(
@@ -208,7 +213,7 @@ class ManagedRuns:
                 agent.operator,
                 stream=StreamIdentity(run.id, stream_namespace=agent.stream_agent),
                 form=ManagedFormat(run.id, epoch_s(run.created_at)),
-                managed=ManagedRun(execution, messages),
+                execution=execution,
             )
             stream = await self._runs.stream(scope, spec, request, report)
         except Exception as failure:

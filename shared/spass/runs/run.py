@@ -29,7 +29,6 @@ from spass.store.leases import renewing
 
 if TYPE_CHECKING:  # a question needs neither sessions nor the journal
     from spass.journal.head import StreamClaim
-    from spass.managed.records import MailboxMessage
     from spass.runs.commit import Participant
     from spass.runs.log import RunLog
     from spass.runs.managed_runs import Execution
@@ -67,23 +66,14 @@ class ChatSession:
 
 
 @dataclass(frozen=True, slots=True)
-class ManagedRun:
-    """A run of a managed agent: its ``execution``, which a failure ends, and the messages that it has ``delivered`` when it
-    succeeds."""
-
-    execution: "Execution"
-    delivered: "Sequence[MailboxMessage]"
-
-
-@dataclass(frozen=True, slots=True)
 class RunRequest:
     """A request that an agent answers ``message``. ``given`` is what the caller adds to the context; it is not stored.
 
-    ``session`` is that of a turn: an existing one by its id, that of a chat, or that of an operator, which its runs continue.
-    Without one, nothing is recorded. ``workspace`` is that which the client names for the session, if it names one.
+    A turn has a ``session``: an existing one by its id, the session of a chat, or an operator's, which its runs continue. Without
+    one, nothing is recorded. ``workspace`` is the one that the client names for the session, if it names one.
 
     A streamed turn can be followed, resumed and stopped as ``stream``, whose default is ``StreamIdentity.of``. ``form`` is its
-    format. ``managed`` is set if a managed agent runs.
+    format. A run of a managed agent has an ``execution``, which the run ends.
     """
 
     message: str
@@ -93,7 +83,7 @@ class RunRequest:
     idempotency: IdempotentRequest | None = None
     stream: StreamIdentity | None = None
     form: RunFormat = EVENTS
-    managed: ManagedRun | None = None
+    execution: "Execution | None" = None
 
     @property
     def operator(self) -> Operator | None:
@@ -120,7 +110,7 @@ class Turn:
 
 class Run:
     """One run of ``agent``. ``execute`` does the work; ``start`` does it in a task, so that it continues when the client
-    disconnects. ``memory`` is that of the operator that runs.
+    disconnects. The operator that runs has the ``memory``.
 
     Without a ``turn``, nothing is recorded but the result, under the ``claim`` of a request with an Idempotency-Key. With a
     ``log``, the run can be read while it lasts. A turn that is a stream can be followed and stopped, and is cut at ``deadline``:
@@ -257,17 +247,12 @@ class Run:
         return RunAnswer(outcome, replayed=False)
 
     def _participants(self, turn: Turn) -> "Sequence[Participant]":
-        """Return what joins the commit of a turn: the end of its stream, and the success of a managed agent's run, too."""
-        log, managed = self.log, self._request.managed
+        """Return what joins the commit of a turn: the end of its stream, the success of a managed agent's run, and the
+        turn's own participants."""
+        log, execution = self.log, self._request.execution
         if log is None or log.writer is None:
             return turn.participants
-        if managed is None:
-            return [log, *turn.participants]
-        from spass.managed.runs import RunSuccess
-
-        execution = managed.execution
-        success = RunSuccess(execution.store, execution.run, managed.delivered, log.text, execution.clock)
-        return [log, success, *turn.participants]
+        return [log, *([execution.success(log.text)] if execution is not None else []), *turn.participants]
 
     async def _follow(self, record: Callable[[Event], object], conversation: "Conversation | None" = None) -> None:
         """Run the agent to its last event. ``record`` gets all events, and the log all but the last.
@@ -309,9 +294,9 @@ class Run:
                 is_unknown = isinstance(error, StorageUnavailable) or error is GATEWAY_STOPPED
                 await (stream.abandon() if is_unknown else stream.undo())
             return False
-        rendered, managed = log.report(error), self._request.managed
+        rendered, execution = log.report(error), self._request.execution
         # End the run first: a reader who learns of the failure may start it again. A run that will begin anew shows no failure.
-        if managed is not None and await managed.execution.fail(error, rendered) and not log.events and stream is not None:
+        if execution is not None and await execution.fail(error, rendered) and not log.events and stream is not None:
             await stream.undo()
             return False
         if not await log.fail(rendered):

@@ -44,7 +44,7 @@ _CLAIMS: Final = 10
 
 
 class _Place(NamedTuple):
-    """The session of a turn before it is held. ``pointer`` is that of an operator."""
+    """The session of a turn before it is held. An operator has a ``pointer`` to it."""
 
     session: SessionId
     user: UserId
@@ -81,11 +81,12 @@ class Runs:
         return self._create_sessions()
 
     async def answer(self, scope: Scope, agent: AgentSpec, request: RunRequest) -> RunAnswer:
-        """Run to the end and return the result, or that of an earlier attempt of the request. A turn of a session continues if
-        this is cancelled.
+        """Run to the end and return the result, or the one that an earlier attempt of the request recorded. A turn of a session
+        continues if this is cancelled.
 
         Raises:
-            IdempotencyInProgress, IdempotencyKeyReused: the same as ``idempotency.acquire``.
+            IdempotencyInProgress: another attempt of the request is running.
+            IdempotencyKeyReused: the key was used with another body.
             SpassError: the run was refused or failed, and nothing of it is recorded.
         """
         if request.session is not None:

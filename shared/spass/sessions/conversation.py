@@ -60,7 +60,7 @@ _SUMMARY_SHARE: Final = 0.5
 class Conversation:
     """The session of one turn, which the turn holds, and the stream that shows the turn, if it has one.
 
-    ``scope`` is that of the agent: after a compaction, it continues in the successor. ``turn_id`` owns the hold. ``summarizer``
+    ``scope`` is the agent's: after a compaction, it continues in the successor. ``turn_id`` owns the hold. ``summarizer``
     is called if the turn compacts, which happens at most once: ``compaction`` or ``compaction_error`` is what came of it.
 
     A lock excludes renewal while a compaction transfers the hold, because the hold of an archived session cannot be renewed.
@@ -96,8 +96,8 @@ class Conversation:
         """Check that the turn may continue this session, and tell the scope what its tools record with their effects.
 
         Raises:
-            InvalidRequest: the session is that of another operator, or has another workspace than the client named.
-            LeaseLost: the same as ``check_lease``.
+            InvalidRequest: the session belongs to another operator, or has another workspace than the client named.
+            LeaseLost: another attempt may run the stream.
         """
         request, session = self._request, self._session
         if session.operator != request.operator:
@@ -170,7 +170,7 @@ class Conversation:
 
         Raises:
             SessionArchived, SessionBusy, SessionNotFound: another request has taken the session.
-            LeaseLost: the same as ``check_lease``.
+            LeaseLost: another attempt may run the stream.
             StorageUnavailable: the outcome of the compaction is unknown.
         """
         self.check_lease()

@@ -31,7 +31,7 @@ async def delete_session(store: TenantStore, session: SessionId, agent: AgentNam
     its chain do not change.
 
     Raises:
-        SessionNotFound, SessionAgentMismatch: the same as ``decode_owned_session``. An interrupted delete may be repeated.
+        SessionNotFound, SessionAgentMismatch: the user has no such session with the agent. An interrupted delete may be repeated.
         SessionBusy, CompactionInProgress: the session is held.
         StorageUnavailable: the outcome is unknown; repeat the call to finish it.
     """

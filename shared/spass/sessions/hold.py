@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """A user's message to a session. The hold checks ``user`` and the agent's name against the session. ``context_window`` is
-    that of the agent's model, in tokens.
+    """A user's message to a session. The hold checks ``user`` and the agent's name against the session. The agent's model has
+    the ``context_window``, in tokens.
 
     ``stream`` is the claim of a streamed turn, which ``message_id`` names. A chat has an ``opening``, which chooses another
-    session if ``session`` cannot be continued. ``workspace`` is that which the client names, if it names one.
+    session if ``session`` cannot be continued. ``workspace`` is the one that the client names, if it does.
 
     A run of ``operator`` continues its session, whichever agent that is filed under. ``stream_namespace`` takes the place of the
     agent's name in the name of the stream.
@@ -59,14 +59,14 @@ class TurnRequest:
         return AgentName(self.run.agent)
 
     def idempotency_at(self, session: SessionId) -> IdempotentRequest | None:
-        """Return the request as a client repeats it to ``session``, the successor, after ``SessionArchived``. That of an operator
-        is repeated as it was."""
+        """Return the request as a client repeats it to ``session``, the successor, after ``SessionArchived``. A request to an
+        operator is repeated as it was."""
         if self.idempotency is None or self.operator is not None:
             return self.idempotency
         return self.idempotency.at(messages_path(self.agent, session))
 
     def hold(self, turn_id: str, now: float, successor: SessionId | None = None) -> Hold:
-        """Return the hold of the turn that starts ``now``, or that of its ``successor`` after a compaction."""
+        """Return the hold of the turn that starts ``now``, or of its ``successor`` after a compaction."""
         request = self.idempotency if successor is None else self.idempotency_at(successor)
         hashes = request.hashes if request is not None else None
         return new_hold(turn_id, HoldKind.TURN, hashes, now, message_id=self.message_id, agent=self.stream_namespace)
@@ -125,7 +125,7 @@ async def acquire_hold(
     ``previous_owner``, the earlier attempt of the same stream, even if it has not expired.
 
     Raises:
-        SessionNotFound, SessionAgentMismatch: the same as ``decode_owned_session``.
+        SessionNotFound, SessionAgentMismatch: the user has no such session with the agent.
         SessionArchived: the session was compacted; its successor continues it.
         SessionBusy, CompactionInProgress, IdempotencyInProgress, IdempotencyKeyReused: another request holds the session.
         StorageUnavailable: the outcome is unknown; the hold, if taken, expires.

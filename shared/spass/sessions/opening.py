@@ -129,7 +129,7 @@ class SessionOpener:
         """Hold the session of the turn, or return the result if an earlier attempt of the request was committed.
 
         Raises:
-            SessionNotFound, SessionAgentMismatch: the same as ``acquire_hold``; or the newest session of the chain is deleted.
+            SessionNotFound, SessionAgentMismatch: the user has no such session with the agent, or its successor is deleted.
             SessionBusy, CompactionInProgress: another request holds the session.
             StorageUnavailable: the outcome is unknown; the hold, if taken, expires.
         """

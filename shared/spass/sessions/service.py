@@ -114,12 +114,8 @@ class Sessions:
             raise SessionNotFound(message, details=archived.details) from None
 
     async def history(self, scope: Scope, agent: AgentName, session: SessionId, cursor: str | None, limit: int) -> HistoryPage:
-        """Return at most ``limit`` messages of the session from ``cursor`` on, oldest first.
-
-        Raises:
-            SessionNotFound, SessionAgentMismatch: the same as ``get``.
-            InvalidRequest: the cursor does not belong to this list.
-        """
+        """Return at most ``limit`` messages of the session from ``cursor`` on, oldest first. Errors are those of ``get`` and of
+        ``read_history``."""
         return await read_history(scope.store, await self.get(scope, agent, session), cursor, limit)
 
     async def delete(self, scope: Scope, agent: AgentName, session: SessionId) -> None:
@@ -140,8 +136,8 @@ class Sessions:
         title: str | None = None,
     ) -> Opening:
         """Return how a chat opens its session. ``wanted`` is the id of a session, a name that the client chooses, or None for a
-        new session. ``imported`` are the entries before the chat's message; only a new session stores them. ``workspace`` and
-        ``title`` are those of a new session, whose title is else its name.
+        new session. ``imported`` are the entries before the chat's message; only a new session stores them. A new session gets
+        the ``workspace`` and the ``title``, or its name as title.
 
         Raises:
             SessionNotFound: ``wanted`` begins like an id, but is none.
@@ -162,7 +158,7 @@ class Sessions:
     async def open_operator(
         self, scope: Scope, agent: AgentName, operator: Operator, workspace: WorkspaceId | None = None
     ) -> OperatorOpening:
-        """Return how a run of ``operator`` opens its session. ``agent`` and ``workspace`` are those of a new session."""
+        """Return how a run of ``operator`` opens its session. A new session gets ``agent`` and ``workspace``."""
         template, pointer = await asyncio.gather(
             self._new(scope, agent, CreateSession(workspace=workspace)), read_pointer(scope.store, operator)
         )
@@ -171,8 +167,8 @@ class Sessions:
 
     @asynccontextmanager
     async def hold(self, scope: Scope, request: TurnRequest, turn_id: str) -> AsyncIterator[Conversation | RunResult]:
-        """Hold the session of a turn while the body runs, or give the outcome that an earlier attempt of the request recorded.
-        ``scope`` is that of the agent, whose session is the turn's.
+        """Hold the session of a turn while the body runs, or give the result that an earlier attempt of the request recorded.
+        ``scope`` is the agent's, in the session of the turn.
 
         Raises:
             SpassError: the session cannot be held now, or the turn may not continue it.

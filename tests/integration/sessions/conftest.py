@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from spass.agents.driver import ShortenHistory
 from spass.calls.scope import Scope
 from spass.core.errors import ContextLengthExceeded
 from spass.core.events import Event, InferenceStarted, Token, TurnStarted
@@ -26,7 +27,7 @@ from spass.store.tenant_store import TenantStore
 from spass.store.writes import Put, Update
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
-from tests.simulated.scripted_turns import LoadHistory, ShortenHistory, answer_with, call_calculator
+from tests.simulated.scripted_turns import LoadHistory, answer_with, call_calculator
 from tests.unit.idempotent_requests import idempotent_request
 from tests.unit.scopes import scope_of
 from tests.unit.sessions.scripted_summarizer import ScriptedSummarizer

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import pytest
 
+from spass.agents.driver import ShortenHistory
 from spass.aws.clients import Aws
 from spass.core.errors import Conflict, SpassError, StorageUnavailable
 from spass.core.events import Event
@@ -24,7 +25,6 @@ from spass.tenancy.settings import Cascade
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.sampling import sampled
 from tests.simulated.memory import aws_for_faults
-from tests.simulated.scripted_turns import ShortenHistory
 from tests.unit.scopes import scope_of
 from tests.unit.sessions.chats import Chats, say_yes
 from tests.unit.sessions.scripted_summarizer import ScriptedSummarizer

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import pytest
 
+from spass.agents.driver import ShortenHistory
 from spass.core.effects import Recalled, SearchNotes, StoreNote, ToolOutcome
 from spass.core.errors import InvalidRequest
 from spass.core.events import Event, InferenceFinished, InferenceStarted, ToolCallFinished, TurnFinished, TurnStarted
@@ -17,7 +18,6 @@ from spass.memory.state import read_state
 from spass.sessions.hold import TurnRequest
 from spass.sessions.operators import OperatorCommit
 from spass.testing.aws import MemoryAws
-from tests.simulated.scripted_turns import ShortenHistory
 from tests.unit.sessions.conftest import SessionsHarness, responder
 from tests.unit.sessions.turns import start_turn
 

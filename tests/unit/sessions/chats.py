@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 
+from spass.agents.driver import ShortenHistory
 from spass.calls.scope import Scope
 from spass.core.errors import SpassError, StorageUnavailable
 from spass.core.events import Event, TurnStarted
@@ -17,7 +18,7 @@ from spass.sessions.service import Sessions
 from spass.store import keys
 from spass.store.table import ConditionFailed
 from spass.store.writes import Equals, Update, Write
-from tests.simulated.scripted_turns import LoadHistory, Respond, ShortenHistory
+from tests.simulated.scripted_turns import LoadHistory, Respond
 from tests.unit.sessions.conftest import ScriptedAgent, answer_events
 from tests.unit.sessions.turns import ScriptedTurn, start_turn
 

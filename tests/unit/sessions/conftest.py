@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from spass.agents.driver import ShortenHistory
 from spass.calls.scope import Scope
 from spass.core.events import Event, InferenceFinished, InferenceStarted, TurnFinished, TurnStarted
 from spass.core.ids import AgentName, RequestId, SessionId, TenantId, UserId
@@ -20,7 +21,7 @@ from spass.store.idempotency import IdempotentRequest
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.aws import MemoryAws
-from tests.simulated.scripted_turns import LoadHistory, Respond, ShortenHistory
+from tests.simulated.scripted_turns import LoadHistory, Respond
 from tests.unit.scopes import scope_of
 from tests.unit.sessions.scripted_summarizer import ScriptedSummarizer
 from tests.unit.sessions.turns import ScriptedTurn, start_turn

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import pytest
 
+from spass.agents.driver import ShortenHistory
 from spass.core.errors import (
     BudgetExceeded,
     ContextLengthExceeded,
@@ -31,7 +32,6 @@ from spass.store.leases import LeaseLost, renewing
 from spass.store.writes import Update
 from spass.tenancy.scalars import CompactStrategy
 from spass.testing.faults import FaultPlan, inject
-from tests.simulated.scripted_turns import ShortenHistory
 from tests.unit.idempotent_requests import idempotent_request
 from tests.unit.sessions.conftest import ScriptedAgent, answer_events, redirect
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
+from spass.agents.driver import ShortenHistory
 from spass.core.errors import SpassError
 from spass.core.events import Event, MessageWritten, TurnFinished, TurnStarted
 from spass.core.ids import AgentName, RequestId, SessionId, UserId
@@ -20,7 +21,7 @@ from spass.sessions.session import CreateSession
 from spass.store.invocation import ServiceCall
 from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
-from tests.simulated.scripted_turns import LoadHistory, ShortenHistory
+from tests.simulated.scripted_turns import LoadHistory
 from tests.unit.sessions.chats import Chats, StreamEnd
 from tests.unit.sessions.turns import start_turn
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import pytest
 
+from spass.agents.driver import ShortenHistory
 from spass.core.errors import InternalError, SessionBusy, StorageUnavailable
 from spass.core.events import Event
 from spass.core.ids import AgentName, RequestId, SessionId, UserId
@@ -20,7 +21,7 @@ from spass.store.leases import LEASE_SECONDS
 from spass.store.writes import ITEM_ABSENT, Equals, Put, Update, Write
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
-from tests.simulated.scripted_turns import LoadHistory, ShortenHistory
+from tests.simulated.scripted_turns import LoadHistory
 from tests.unit.sessions.conftest import SessionsHarness, answer_events
 from tests.unit.sessions.turns import ScriptedTurn, start_turn
 from tests.unit.virtual_time import virtual_time

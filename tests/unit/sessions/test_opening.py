@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
+from spass.agents.driver import ShortenHistory
 from spass.calls.recorder import Recorder
 from spass.core.cost import Cost
 from spass.core.errors import (
@@ -31,7 +32,6 @@ from spass.store.leases import LEASE_SECONDS
 from spass.store.overflow import Overflow
 from spass.store.writes import Put
 from spass.testing.faults import FaultPlan, inject
-from tests.simulated.scripted_turns import ShortenHistory
 from tests.unit.sessions.chats import Chats, say_yes
 from tests.unit.sessions.session_chains import ChainBuilder
 from tests.unit.sessions.turns import ScriptedTurn

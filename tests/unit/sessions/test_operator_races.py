@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from spass.agents.driver import ShortenHistory
 from spass.calls.scope import Scope
 from spass.core.errors import SessionNotFound, SpassError
 from spass.core.events import Event
@@ -33,7 +34,6 @@ from spass.tenancy.settings import Cascade
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, inject
 from tests.simulated.schedule import MANY_FAULTS, FaultRates, Schedule, run_schedule
-from tests.simulated.scripted_turns import ShortenHistory
 from tests.simulated.seeds import Record, run_seeds, seeded
 from tests.unit.idempotent_requests import idempotent_request
 from tests.unit.scopes import scope_of

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from spass.agents.driver import ShortenHistory
 from spass.core.errors import SessionNotFound, SpassError
 from spass.core.events import Event, InferenceStarted
 from spass.core.ids import AgentName, SessionId
@@ -20,7 +21,6 @@ from spass.store.overflow import Overflow
 from spass.store.writes import Delete, Put, Update
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.sampling import sampled
-from tests.simulated.scripted_turns import ShortenHistory
 from tests.unit.sessions.chats import Chats
 from tests.unit.sessions.session_chains import ChainBuilder
 from tests.unit.sessions.turns import ScriptedTurn

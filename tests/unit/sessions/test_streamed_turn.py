@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from spass.agents.driver import ShortenHistory
 from spass.core.errors import SessionBusy, SpassError
 from spass.core.events import Event, Failed, InferenceStarted, TurnFinished
 from spass.core.ids import AgentName, RequestId, SessionId, UserId
@@ -20,7 +21,6 @@ from spass.sessions.session import SessionView
 from spass.store import keys
 from spass.store.leases import LEASE_SECONDS, LeaseLost, renewing
 from spass.store.writes import ITEM_ABSENT, ITEM_EXISTS, Delete, Put, Update, Write
-from tests.simulated.scripted_turns import ShortenHistory
 from tests.unit.sessions.chats import Chats, say_yes
 from tests.unit.sessions.conftest import ScriptedAgent, answer_events, responder
 from tests.unit.sessions.turns import ScriptedTurn, start_turn

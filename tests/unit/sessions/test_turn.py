@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from spass.agents.driver import ShortenHistory
 from spass.core.effects import ToolOutcome
 from spass.core.errors import (
     IdempotencyInProgress,
@@ -30,7 +31,6 @@ from spass.store.idempotency import IdempotentRequest
 from spass.store.leases import LeaseLost, renewing
 from spass.store.writes import Update
 from spass.testing.faults import FaultPlan, inject
-from tests.simulated.scripted_turns import ShortenHistory
 from tests.unit.idempotent_requests import idempotent_request
 
 if TYPE_CHECKING:

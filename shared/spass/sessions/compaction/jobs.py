@@ -115,7 +115,7 @@ class CompactionJobs:
         ``fallback_model`` writes the summary if the tenant has set no model for summaries and the caller's token allows it.
 
         Raises:
-            SessionNotFound, SessionAgentMismatch: the same as ``decode_owned_session``.
+            SessionNotFound, SessionAgentMismatch: the user has no such session with the agent.
             SessionArchived: it was compacted earlier.
             CompactionDisabled: its strategy is ``off``.
             SessionBusy, CompactionInProgress: a turn or another job holds it.
@@ -150,11 +150,8 @@ class CompactionJobs:
         return await fail_job(scope.store, job, TIMED_OUT, now) if not job.is_finished and now >= job.ends_at else job
 
     async def wait(self, scope: Scope, job: Job, seconds: float) -> Job:
-        """Return the job when it has ended, or as it was last read within ``seconds``. Failed reads are ignored.
-
-        Raises:
-            JobNotFound: the same as ``get``.
-        """
+        """Return the job when it has ended, or as it was last read within ``seconds``. Failed reads are ignored. Errors are those
+        of ``get``."""
         loop = asyncio.get_running_loop()
         until, delay, latest = loop.time() + seconds, _FIRST_DELAY, job
         while not latest.is_finished and (rest := until - loop.time()) > 0:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from spass.agents.driver import ShortenHistory
 from spass.calls.scope import Scope
 from spass.core.events import Event, InferenceFinished, InferenceStarted, TurnFinished, TurnStarted
 from spass.core.ids import AgentName, SessionId
@@ -21,7 +22,7 @@ from spass.sessions.service import Sessions
 from spass.sessions.session import CreateSession, Session
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.settings import Cascade
-from tests.simulated.scripted_turns import LoadHistory, ShortenHistory
+from tests.simulated.scripted_turns import LoadHistory
 from tests.unit.calls.scripted_provider import make_scope
 from tests.unit.sessions.compaction.summary_models import FAILURES, config, summarizer_over, summary_deltas, summary_model
 from tests.unit.sessions.turns import ScriptedTurn, start_turn
