@@ -61,7 +61,6 @@ class Calls:
             RateLimited, BudgetExceeded: the tenant or the backends have no capacity for the call.
             InputRefused: a message is too long or has no visible character.
             UpstreamError, UpstreamRejected, ContextLengthExceeded, UpstreamTimeout, NoBackendAvailable: the model failed.
-            StorageUnavailable: the limits cannot be read now.
         """
         model = self.chat_model(scope, request.model)
         return self._chat(scope, model, request)
@@ -116,12 +115,8 @@ class Calls:
         )
 
     def admit_foreign_agent(self, scope: Scope, prompt: str) -> AbstractAsyncContextManager[Reservation | None]:
-        """Reserve the tokens of ``prompt`` and one cent for a run that calls models itself. Its cost is known only at its end.
-
-        Raises:
-            RateLimited, BudgetExceeded: the tenant has no capacity left.
-            StorageUnavailable: the limits cannot be read now.
-        """
+        """Reserve the tokens of ``prompt`` and one cent for a run that calls models itself, or raise ``RateLimited`` or
+        ``BudgetExceeded``. Its cost is known only at its end."""
         return self._admission.admit(scope, TokenUsage(estimate_tokens(len(prompt))), _COST_OF_FOREIGN_AGENT)
 
     async def embed(self, scope: Scope, texts: Sequence[str], model: str | None = None) -> EmbeddingReply:

@@ -27,12 +27,8 @@ class Followers:
 
     @asynccontextmanager
     async def place(self, store: TenantStore) -> AsyncIterator[None]:
-        """Hold a place of the tenant of ``store`` while the body runs. The place of a dead worker is free after a minute.
-
-        Raises:
-            RateLimited: all places of the tenant are taken.
-            StorageUnavailable: the table does not answer.
-        """
+        """Hold a place of the tenant of ``store`` while the body runs, or raise ``RateLimited`` if all are taken. The place of a
+        dead worker is free after a minute."""
         limit = self._limit_of(store)
         place = await limit.reserve(new_call_id(), tokens=0)
         if isinstance(place, NoCapacity):

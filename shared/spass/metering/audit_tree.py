@@ -67,7 +67,6 @@ async def tree(store: TenantStore, caller: Caller, request_id: RequestId) -> Aud
 
     Raises:
         RequestNotFound: no call of this request is recorded, or the request belongs to another user.
-        StorageUnavailable: the table does not answer.
     """
     partition = keys.audit_partition(store.tenant, request_id)
     items = await store.table.query(partition, limit=MAX_RECORDS + 1)

@@ -76,12 +76,8 @@ class Reset(ResponseModel):
 
 
 async def usage(store: TenantStore, query: UsageQuery) -> UsageReport:
-    """Return the usage by group and in total.
-
-    Raises:
-        InvalidRequest: the last day is before the first, or there are more groups than one answer may have.
-        StorageUnavailable: the table does not answer.
-    """
+    """Return the usage by group and in total. Raise ``InvalidRequest`` if the last day is before the first, or if there are more
+    groups than one answer may have."""
     first, last = _days(query)
     groups: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
 

@@ -2,8 +2,8 @@
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from spass.core.errors import StorageUnavailable
@@ -35,12 +35,13 @@ class BackendLimits:
             BackendLimitUnknown: the limit could not be read within ``seconds``.
         """
         hold = await self._reserve(backend, attempt.expected_usage.total_tokens, seconds)
-        with self._count_active(backend.name):
-            try:
-                yield
-            finally:
-                if hold is not None:
-                    await hold.settle(tokens=attempt.usage.total_tokens)
+        self._active[backend.name] += 1
+        try:
+            yield
+        finally:
+            self._active[backend.name] -= 1
+            if hold is not None:
+                await hold.settle(tokens=attempt.usage.total_tokens)
 
     async def load(self, backend: BackendConfig) -> float:
         """Return the calls in flight at ``backend`` divided by its concurrency limit. Count the calls of all workers, or only
@@ -67,14 +68,6 @@ class BackendLimits:
             )
         answer.renew_until_settled()
         return answer
-
-    @contextmanager
-    def _count_active(self, name: str) -> Iterator[None]:
-        self._active[name] += 1
-        try:
-            yield
-        finally:
-            self._active[name] -= 1
 
     def _limit(self, backend: BackendConfig) -> SharedLimit | None:
         caps = Caps(tokens_per_minute=backend.rate_limit_tpm, concurrent=backend.max_concurrent)

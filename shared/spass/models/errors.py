@@ -34,32 +34,26 @@ class AttemptFailed(Exception):
         self.retry_after = retry_after
 
 
-class BackendTimeout(AttemptFailed):
-    pass
+class BackendTimeout(AttemptFailed): ...
 
 
-class BackendUnavailable(AttemptFailed):
-    pass
+class BackendUnavailable(AttemptFailed): ...
 
 
 class BackendUnreachable(BackendUnavailable):
     """No connection was made, so nothing was sent."""
 
 
-class BackendRateLimited(AttemptFailed):
-    pass
+class BackendRateLimited(AttemptFailed): ...
 
 
-class BackendAuthError(AttemptFailed):
-    pass
+class BackendAuthError(AttemptFailed): ...
 
 
-class BackendForbidden(BackendAuthError):
-    pass
+class BackendForbidden(BackendAuthError): ...
 
 
-class BackendRequestTooLarge(AttemptFailed):
-    pass
+class BackendRequestTooLarge(AttemptFailed): ...
 
 
 class BackendLimitReached(AttemptFailed):
@@ -71,8 +65,7 @@ class BackendLimitReached(AttemptFailed):
         self.is_estimate = is_estimate
 
 
-class BackendLimitUnknown(AttemptFailed):
-    pass
+class BackendLimitUnknown(AttemptFailed): ...
 
 
 class BackendUnsupported(AttemptFailed):
@@ -83,17 +76,13 @@ class BackendUnsupported(AttemptFailed):
         self.param = param
 
 
-class BackendBadRequest(AttemptFailed):
-    pass
+class BackendBadRequest(AttemptFailed): ...
 
 
-class BackendContextLength(BackendBadRequest):
-    pass
+class BackendContextLength(BackendBadRequest): ...
 
 
-class BackendCannotStream(BackendBadRequest):
-    pass
+class BackendCannotStream(BackendBadRequest): ...
 
 
-class BackendTooDeep(BackendBadRequest):
-    pass
+class BackendTooDeep(BackendBadRequest): ...

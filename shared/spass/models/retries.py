@@ -142,7 +142,8 @@ class RetrySchedule:
             self._waits[backend.name] = self._wait_until_next_poll(failure)
             self._room_at[backend.name] = self._timing.clock() + failure.room_after
             return
-        self._log(backend, failure)
+        fields = {"backend": backend.name, "failure": type(failure).__name__, "status": failure.status}
+        write_event("backend_failed", {"request_id": self._request_id, **fields})  # the provider's message may contain anything
         if isinstance(failure, BackendBadRequest):
             raise _REJECTIONS.get(type(failure), UpstreamRejected)(failure.message) from failure
         self._failures.append(failure)
@@ -189,11 +190,6 @@ class RetrySchedule:
             return max(attempt_at, wait.room_at)
         down_until = self._circuits.open_until(backend.name, self._expected_tokens)
         return attempt_at if ignore_circuits or down_until is None else max(attempt_at, down_until)
-
-    def _log(self, backend: BackendConfig, failure: AttemptFailed) -> None:
-        """Log the failure without the provider's message, which may contain anything."""
-        fields = {"backend": backend.name, "failure": type(failure).__name__, "status": failure.status}
-        write_event("backend_failed", {"request_id": self._request_id, **fields})
 
     def _backoff(self, backend: BackendConfig) -> float:
         wait = self._waits.get(backend.name)

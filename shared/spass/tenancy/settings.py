@@ -107,10 +107,7 @@ class Cascade:
         table does not answer. Concurrent callers share one read.
 
         ``bypass_cache`` reads them now, for callers that may change settings: the process that made a change rarely serves the
-        next request too.
-
-        Raises:
-            StorageUnavailable: the table does not answer, and this process has never read the settings.
+        next request too. Raise ``StorageUnavailable`` only if this process has never read the settings.
         """
         cached = self._cache.get(store.tenant)
         if cached is not None and self._clock() < cached.until and (cached.stale or not bypass_cache):
@@ -136,7 +133,7 @@ class Cascade:
         Raises:
             InvalidRequest: a key is unknown or a value is wrong.
             AboveCeiling: a limit is above the tenant's ceiling.
-            StorageUnavailable: the table does not answer; whether the change took effect is unknown.
+            StorageUnavailable: it is unknown whether the change took effect.
         """
         checked = self._rules.validate(changes)
         for key, ceiling in self._operators_entry(store.tenant).limits.ceilings.items():

@@ -5,7 +5,7 @@ region is in ``base_url`` or in the environment. Requests are signed with the cr
 ``api_key_env`` is set: then the key is sent as a bearer token.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Final
@@ -48,8 +48,14 @@ class Bedrock(HttpProvider[StreamMessage]):
         except SigningFailed as error:
             raise _signing_error(self.backend, error) from error
 
-    def auth(self) -> httpx.Auth | None:
-        return None if self.key else _SigV4Auth(self.backend, self._signer)
+    async def sign(self, request: httpx.Request) -> None:
+        if self.key:
+            return
+        signed_headers = {"content-type": request.headers["content-type"]}
+        try:
+            request.headers.update(await self._signer.sign(request.method, str(request.url), request.content, signed_headers))
+        except SigningFailed as error:
+            raise _signing_error(self.backend, error) from error
 
     def path(self, request: ChatRequest) -> str:
         return _path(request.model, "converse-stream" if request.stream else "converse")
@@ -66,22 +72,6 @@ class Bedrock(HttpProvider[StreamMessage]):
     @cached_property
     def _signer(self) -> Signer:
         return Signer("bedrock", bedrock_region(self.backend.base_url))
-
-
-class _SigV4Auth(httpx.Auth):
-    requires_request_body = True
-
-    def __init__(self, backend: BackendConfig, signer: Signer) -> None:
-        self._backend = backend
-        self._signer = signer
-
-    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
-        signed_headers = {"content-type": request.headers["content-type"]}
-        try:
-            request.headers.update(await self._signer.sign(request.method, str(request.url), request.content, signed_headers))
-        except SigningFailed as error:
-            raise _signing_error(self._backend, error) from error
-        yield request
 
 
 class _MessageParser:

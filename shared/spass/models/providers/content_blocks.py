@@ -159,7 +159,7 @@ class BlockReader(AnswerReader[E]):
         self._first_arguments: dict[int, str] = {}  # blocks of tool calls whose arguments have not begun -> initial arguments
 
     def text(self, piece: str) -> ChatDelta | None:
-        return ChatDelta(self._texts.content(piece)) if piece else None
+        return ChatDelta(self._texts.add("content", piece)) if piece else None
 
     def start_call(self, block: int, call_id: str, name: str, arguments: Mapping[str, object]) -> ChatDelta:
         """Begin a tool call. It has these ``arguments`` if ``add_arguments`` adds none."""
@@ -175,7 +175,7 @@ class BlockReader(AnswerReader[E]):
             raise malformed_response("arguments without a tool call")
         self._first_arguments.pop(block, None)
         index = self._calls[block]
-        return ChatDelta(tool_calls=(ToolCallDelta(index, arguments=self._texts.arguments(index, piece)),))
+        return ChatDelta(tool_calls=(ToolCallDelta(index, arguments=self._texts.add(index, piece)),))
 
     def end_block(self, block: int) -> ChatDelta | None:
         arguments = self._first_arguments.get(block)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import urllib.request
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Final, TypeVar
 
@@ -84,7 +84,7 @@ def malformed_response(reason: str) -> BackendUnavailable:
 class Connection:
     """Send requests to one backend.
 
-    Each request has ``headers``, which may include the key; ``auth`` may sign requests instead. Callers must never see
+    Each request has ``headers``, which may include the key; ``sign`` may sign requests instead. Callers must never see
     ``secrets``. Connections belong to one event loop; if a process starts another event loop, it opens new connections. Requests
     go to the transport without an ``httpx.AsyncClient``, which would add cookies and redirects.
     """
@@ -96,11 +96,11 @@ class Connection:
         headers: Mapping[str, str],
         *,
         key: str | None = None,
-        auth: httpx.Auth | None = None,
+        sign: Callable[[httpx.Request], Awaitable[None]] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._backend = backend
-        self._auth = auth
+        self._sign = sign
         self._base_url = base_url.rstrip("/")
         self._headers = headers
         self.secrets = _secrets(self._base_url, key)
@@ -182,10 +182,9 @@ class Connection:
         request = httpx.Request(
             "POST", self._urls[path], headers=headers, content=content, extensions={"timeout": timeout.as_dict()}
         )
-        if self._auth is None:
-            return request
-        async with aclosing(self._auth.async_auth_flow(request)) as signing:
-            return await anext(signing)
+        if self._sign is not None:
+            await self._sign(request)
+        return request
 
     @asynccontextmanager
     async def _connected(self, context: CallContext) -> AsyncIterator[httpx.AsyncBaseTransport]:

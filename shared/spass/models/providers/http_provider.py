@@ -100,14 +100,13 @@ class HttpProvider(ABC, Generic[E]):
         """Return the headers that authenticate each request."""
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
-    def auth(self) -> httpx.Auth | None:
-        """Return the signer of the requests, if ``headers`` do not suffice."""
-        return None
+    async def sign(self, request: httpx.Request) -> None:
+        """Sign a request whose headers and body are complete, if ``headers`` do not suffice."""
 
     @cached_property
     def connection(self) -> Connection:
         """Connect at the first call: a wrong configuration must fail calls, not the process."""
-        return Connection(self.backend, self.address(), self.headers(), key=self.key, auth=self.auth(), transport=self._transport)
+        return Connection(self.backend, self.address(), self.headers(), key=self.key, sign=self.sign, transport=self._transport)
 
     def chat(self, request: ChatRequest, context: CallContext) -> AsyncGenerator[ChatDelta, None]:
         body = self.body(request)

@@ -107,7 +107,7 @@ class _Reader(AnswerReader[bytes]):
             self._last = payload
         message = payload.message or MessagePayload()
         self._reasoning_characters += len(message.thinking)
-        content = self._texts.content(message.content or "")
+        content = self._texts.add("content", message.content or "")
         calls = tuple(self._call(call) for call in message.tool_calls or ())
         return self._next_delta(ChatDelta(content, calls) if content or calls else None)
 

@@ -55,7 +55,7 @@ class OpenAiCalls:
             held.add_name(piece.function.name or "")
         if not text:
             return []
-        delta = ToolCallDelta(index, arguments=self._texts.arguments(index, text))
+        delta = ToolCallDelta(index, arguments=self._texts.add(index, text))
         if held is None:
             return [delta]
         held.deltas.append(delta)

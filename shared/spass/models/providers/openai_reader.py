@@ -166,8 +166,8 @@ class OpenAiReader(AnswerReader[ServerSentEvent]):
         finish = self._finish(choice.finish_reason) if choice.finish_reason else None
         if finish and self._calls:
             calls += self._calls.finish()
-        content = self._texts.content(message.content or "")
-        refusal = self._texts.refusal(message.refusal or "")
+        content = self._texts.add("content", message.content or "")
+        refusal = self._texts.add("refusal", message.refusal or "")
         usage = payload.usage.tokens if payload.usage else None
         self._reasoning_characters += max(len(message.reasoning), len(message.reasoning_content))
         is_part_of_answer = (

@@ -69,20 +69,11 @@ def join_surrogates(text: str) -> str:
 
 
 class SurrogateJoiner:
-    """Join surrogate pairs across the pieces of a streamed answer: of its text, its refusal, and the arguments of each tool call.
-    Each method returns the complete part, and keeps a first half until the next piece of its text."""
+    """Join surrogate pairs across the pieces of a streamed answer. ``which`` is ``content``, ``refusal``, or the number of the
+    tool call whose arguments arrive."""
 
     def __init__(self) -> None:
         self._halves: dict[str | int, str] = {}
-
-    def content(self, piece: str) -> str:
-        return self._add("content", piece)
-
-    def refusal(self, piece: str) -> str:
-        return self._add("refusal", piece)
-
-    def arguments(self, index: int, piece: str) -> str:
-        return self._add(index, piece)
 
     def end(self) -> ChatDelta | None:
         """Return the halves that remain at the end of the answer as a delta, or None."""
@@ -91,7 +82,8 @@ class SurrogateJoiner:
         calls = tuple(ToolCallDelta(index, arguments=text) for index, text in texts.items() if isinstance(index, int))
         return ChatDelta(texts.get("content", ""), calls, refusal=texts.get("refusal", "")) if texts else None
 
-    def _add(self, which: str | int, piece: str) -> str:
+    def add(self, which: str | int, piece: str) -> str:
+        """Return the complete part of the text. Keep a first half until its next piece arrives."""
         if not piece:
             return ""
         text = self._halves.get(which, "") + piece
