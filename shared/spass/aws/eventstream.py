@@ -25,11 +25,7 @@ class EventStreamDecoder:
         self._buffer = EventStreamBuffer()
 
     def feed(self, chunk: bytes) -> list[StreamMessage]:
-        """Return the messages that ``chunk`` completes.
-
-        Raises:
-            BrokenEventStream: a checksum or a length is wrong.
-        """
+        """Return the messages that ``chunk`` completes. Raise ``BrokenEventStream`` if a checksum or a length is wrong."""
         self._buffer.add_data(chunk)
         try:
             return [_message(message) for message in self._buffer]

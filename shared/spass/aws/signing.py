@@ -42,11 +42,8 @@ class Signer:
 
     @cached_property
     def region(self) -> str:
-        """Return the region of the constructor, or else of the environment.
-
-        Raises:
-            SigningFailed: no region is configured.
-        """
+        """Return the region of the constructor, or else of the environment. Raise ``SigningFailed`` if no region is
+        configured."""
         region = self._region or os.environ.get("AWS_REGION") or self._session.region_name
         if not region:
             raise SigningFailed("no region")
@@ -54,11 +51,8 @@ class Signer:
 
     async def sign(self, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> dict[str, str]:
         """Return the headers to add to a request. The path of ``url`` is percent-encoded once. ``headers`` are signed too, so a
-        proxy must not change them.
-
-        Raises:
-            SigningFailed: credentials or the region are missing, or credentials could not be renewed.
-        """
+        proxy must not change them. Raise ``SigningFailed`` if credentials or the region are missing, or credentials could not be
+        renewed."""
         # Use a thread: credentials may have to be fetched, and hashing a body of megabytes takes milliseconds.
         return await anyio.to_thread.run_sync(self._sign, method, url, body, headers)
 

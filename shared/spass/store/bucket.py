@@ -32,11 +32,8 @@ class TenantObjects(Protocol):
         """Store an object. The bucket removes a ``transient`` one within days."""
 
     async def get(self, key: str, *, start: int | None = None, end: int | None = None) -> bytes:
-        """Return the object's bytes, or those from ``start`` up to but not including ``end``.
-
-        Raises:
-            ObjectMissing: there is no such object.
-        """
+        """Return the object's bytes, or those from ``start`` up to but not including ``end``. Raise ``ObjectMissing`` if there is
+        no such object."""
 
     def list_objects(self, prefix: str) -> AsyncIterator[ObjectSummary]:
         """Yield the objects whose keys begin with ``prefix``, sorted by key."""
@@ -117,21 +114,15 @@ class TenantUploads(Protocol):
         ``seconds``."""
 
     async def head(self, key: str, version: str | None = None) -> UploadedObject:
-        """Return the state of an object: of this version, or of the newest.
-
-        Raises:
-            ObjectMissing: there is no such object.
-        """
+        """Return the state of an object: of this version, or of the newest. Raise ``ObjectMissing`` if there is no such
+        object."""
 
     async def folders(self) -> list[str]:
         """Return the names of the tenant's folders: the first part of each key."""
 
     def blocks(self, key: str, version: str | None, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes from ``start`` up to but not including ``end`` in blocks. Read the next block ahead.
-
-        Raises:
-            ObjectMissing: there is no such object.
-        """
+        """Yield the bytes from ``start`` up to but not including ``end`` in blocks. Read the next block ahead. Raise
+        ``ObjectMissing`` if there is no such object."""
 
     async def delete(self, key: str, version: str | None = None) -> None:
         """Delete an object, or one version of it. Ignore a missing one."""

@@ -16,11 +16,8 @@ def encode(record: Dataclass, *, without: Collection[str] = ()) -> dict[str, Val
 
 
 def decode(kind: type[R], item: Mapping[str, Any], /, **given: object) -> R:
-    """Return the record that ``item`` holds, an item or a map in one. ``given`` are the fields that it does not hold.
-
-    Raises:
-        InternalError: an attribute has another type than its field, or is missing. The log names the item and the attribute.
-    """
+    """Return the record that ``item`` holds, an item or a map in one. ``given`` are the fields that it does not hold. Raise
+    ``InternalError`` if an attribute has another type than its field, or is missing. The log names the item and the attribute."""
     try:
         return decode_record(kind, item, **given)
     except WrongValue as error:

@@ -60,11 +60,8 @@ def holds(condition: Condition | None, item: Item | None) -> bool:
 
 
 def apply_update(update: Update, item: Item | None) -> Item:
-    """Return the item after ``update``; None is an absent item. Neither ``item`` nor a map in it is changed.
-
-    Raises:
-        InvalidUpdate: DynamoDB would reject the update for this item.
-    """
+    """Return the item after ``update``; None is an absent item. Neither ``item`` nor a map in it is changed. Raise
+    ``InvalidUpdate`` if DynamoDB would reject the update for this item."""
     before: Item = item if item is not None else {"pk": update.key.pk, "sk": update.key.sk}
     after = dict(before)
     paths = [*update.set, *update.default, *update.add, *update.discard, *update.remove]

@@ -78,11 +78,8 @@ class StoredResponse:
 
 
 async def read(store: TenantStore, request: IdempotentRequest) -> StoredResponse | None:
-    """Return the stored response, or None if the request is still running or was never received.
-
-    Raises:
-        IdempotencyKeyReused: the key was used with another body.
-    """
+    """Return the stored response, or None if the request is still running or was never received. Raise ``IdempotencyKeyReused``
+    if the key was used with another body."""
     item = await store.table.get(keys.idempotency(store.tenant, request.digest))
     return await _stored_response(store, request, item) if item else None
 
@@ -106,22 +103,16 @@ class Claim:
         return await _completion(self.store, self.request, response, self.owner, self._is_mine())
 
     async def complete(self, response: StoredResponse) -> None:
-        """Store ``response`` in a separate write, for a request without an effect in our storage.
-
-        Raises:
-            LeaseLost: another attempt has acquired the claim.
-        """
+        """Store ``response`` in a separate write, for a request without an effect in our storage. Raise ``LeaseLost`` if another
+        attempt has acquired the claim."""
         try:
             await self._write(await self.completion(response))
         except ConditionFailed:
             raise claim_lost() from None
 
     async def renew(self) -> None:
-        """Extend the claim by a minute, unless it was completed.
-
-        Raises:
-            ConditionFailed: another attempt has acquired the claim.
-        """
+        """Extend the claim by a minute, unless it was completed. Raise ``ConditionFailed`` if another attempt has acquired the
+        claim."""
         await self._write(Update(self.key, set={"expires_at": now_s() + LEASE_SECONDS}, when=self._is_mine()))
 
     async def release(self) -> None:

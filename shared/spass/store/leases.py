@@ -19,11 +19,8 @@ class LeaseLost(StorageUnavailable):
 
 @asynccontextmanager
 async def renewing(renew: Callable[[], Awaitable[None]], *, every: float = RENEW_SECONDS) -> AsyncIterator[None]:
-    """Call ``renew`` every ``every`` seconds while the body runs. Cancel the body when a renewal fails.
-
-    Raises:
-        LeaseLost: a renewal failed.
-    """
+    """Call ``renew`` every ``every`` seconds while the body runs. Cancel the body when a renewal fails. Raise ``LeaseLost`` if a
+    renewal failed."""
     body = asyncio.current_task()
     if body is None:
         raise RuntimeError("a lease must be renewed inside a task")

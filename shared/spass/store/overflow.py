@@ -36,11 +36,7 @@ class Overflow:
         return key if isinstance(key, str) else None
 
     async def load(self, store: TenantStore, items: Sequence[Mapping[str, Value]]) -> list[str]:
-        """Return the text of each of ``items``, empty if it has none.
-
-        Raises:
-            ObjectMissing: an object was removed.
-        """
+        """Return the text of each of ``items``, empty if it has none. Raise ``ObjectMissing`` if an object was removed."""
 
         async def read(item: Mapping[str, Value]) -> str:
             key = self.object_of(item)

@@ -25,11 +25,7 @@ class Schedules(Protocol):
     """
 
     async def put(self, entry: ScheduleEntry) -> None:
-        """Create the entry, or replace the one with its name.
-
-        Raises:
-            InternalError: the scheduler refuses the entry.
-        """
+        """Create the entry, or replace the one with its name. Raise ``InternalError`` if the scheduler refuses the entry."""
 
     async def delete(self, name: str) -> None:
         """Delete the entry, if there is one."""

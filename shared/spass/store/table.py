@@ -88,18 +88,12 @@ class TableClient(Protocol):
         """Return one page of ``query``. A page may be empty although more items follow."""
 
     def write(self, *, write: Put | Update | Delete) -> Reply[Item | None]:
-        """Return the item after an Update, the item before a Delete, None for a Put.
-
-        Raises:
-            ConditionFailed: the condition failed.
-        """
+        """Return the item after an Update, the item before a Delete, None for a Put. Raise ``ConditionFailed`` if the condition
+        failed."""
 
     def transact(self, *, writes: Sequence[Write], token: str) -> Reply[None]:
-        """Do all of ``writes`` or none, once per ``token`` within ten minutes.
-
-        Raises:
-            TransactionFailed: conditions failed.
-        """
+        """Do all of ``writes`` or none, once per ``token`` within ten minutes. Raise ``TransactionFailed`` if conditions
+        failed."""
 
 
 class GuardedTable:
@@ -166,11 +160,8 @@ class GuardedTable:
             after = str(items[-1]["sk"])
 
     async def write(self, write: Put | Update | Delete) -> Item | None:
-        """Do one idempotent write. Return the item after an Update, the item before a Delete, None for a Put.
-
-        Raises:
-            ConditionFailed: its condition failed.
-        """
+        """Do one idempotent write. Return the item after an Update, the item before a Delete, None for a Put. Raise
+        ``ConditionFailed`` if its condition failed."""
         self._guard(write.key.pk)
         return (await self._call(_OPERATIONS[type(write)], self._client.write, {"write": write})).value
 

@@ -16,11 +16,8 @@ _MIN_PAGE_SIZE: Final = 100
 
 
 async def read_indices(scope: Scope, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> IndexPage:
-    """Return up to ``limit`` indices in the order of their ids. A page ends early after many indices that were deleted.
-
-    Raises:
-        InvalidRequest: the cursor is not of this list.
-    """
+    """Return up to ``limit`` indices in the order of their ids. A page ends early after many indices that were deleted. Raise
+    ``InvalidRequest`` if the cursor is not of this list."""
     owner = f"indices:{scope.store.tenant}"
     after = decode_cursor(owner, cursor) if cursor is not None else None
     manifests = list_manifests(scope.store, after=after, page_size=max(limit + 1, _MIN_PAGE_SIZE))
@@ -30,11 +27,7 @@ async def read_indices(scope: Scope, cursor: str | None = None, limit: int = DEF
 
 
 async def describe_index(scope: Scope, index_id: IndexId) -> IndexSummary:
-    """Return the summary of an index.
-
-    Raises:
-        IndexNotFound: there is no such index.
-    """
+    """Return the summary of an index. Raise ``IndexNotFound`` if there is no such index."""
     manifest = await read_manifest(scope.store, index_id)
     if not manifest.exists:
         raise index_not_found(index_id)

@@ -84,11 +84,7 @@ def encode_block(pieces: Sequence[Codes]) -> bytes:
 
 
 def decode_codes(stored: Body, rows: int, dimensions: int) -> Codes:
-    """Return the codes of a block, without a copy.
-
-    Raises:
-        ValueError: the block has another size.
-    """
+    """Return the codes of a block, without a copy. Raise ``ValueError`` if the block has another size."""
     if len(stored) != rows * (CODE_BOUND_BYTES + dimensions):
         raise ValueError("not a block of codes")
     bounds = np.frombuffer(stored, np.float32, 2 * rows).reshape(2, rows)

@@ -35,19 +35,14 @@ class Embedder:
         return cls(calls, EmbeddingModel(name, cast(int, config.model(name).dimensions)))
 
     async def check_may_embed(self, scope: Scope) -> None:
-        """Check that the caller may embed, without embedding anything.
-
-        Raises:
-            ModelNotAllowed: the token may not use the model.
-        """
+        """Check that the caller may embed, without embedding anything. Raise ``ModelNotAllowed`` if the token may not use the
+        model."""
         await self._calls.embed(scope, ())
 
     async def embed(self, scope: Scope, texts: Sequence[str]) -> Vectors:
-        """Return the vectors of ``texts``: (n, d) float32, rows normalised. A row of zeros stays as it is.
-
-        Raises:
-            UpstreamError: the reply is not one vector of finite numbers per text, or does not have the configured dimensions.
-        """
+        """Return the vectors of ``texts``: (n, d) float32, rows normalised. A row of zeros stays as it is. Raise
+        ``UpstreamError`` if the reply is not one vector of finite numbers per text, or does not have the configured
+        dimensions."""
         reply = await self._calls.embed(scope, texts)
         expected = self.model.dimensions
         if (reply.count, reply.dimensions) != (len(texts), expected) or len(reply.data) != 4 * len(texts) * expected:

@@ -135,12 +135,8 @@ async def read_manifest(store: TenantStore, index: IndexId) -> Manifest:
 
 
 async def read_current(store: TenantStore, index: IndexId, read: Callable[[Manifest], Awaitable[A]]) -> A:
-    """Call ``read`` on the current version and return its result. If objects of that version were swept in the meantime, there
-    is a newer version: call ``read`` once more.
-
-    Raises:
-        StorageUnavailable: the objects of the newer version were swept too.
-    """
+    """Call ``read`` on the current version and return its result. If objects of that version were swept in the meantime, there is
+    a newer version: call ``read`` once more. Raise ``StorageUnavailable`` if the objects of the newer version were swept too."""
     for _ in range(_MAX_READS):
         with suppress(ObjectMissing):
             return await read(await read_manifest(store, index))
@@ -175,11 +171,8 @@ def decode_manifest(item: Item | None) -> Manifest:
 
 def swap_write(tenant: TenantId, index: IndexId, before: Manifest, after: Manifest) -> Update:
     """Return the write that replaces the current version ``before`` by ``after``, on condition that ``before`` is still current.
-    It keeps attributes that a later release has stored.
-
-    Raises:
-        InternalError: ``after`` has more bytes or segments than a manifest may have.
-    """
+    It keeps attributes that a later release has stored. Raise ``InternalError`` if ``after`` has more bytes or segments than a
+    manifest may have."""
     attributes = encode(after, without=("segments",)) | {
         "segments": dump([_encode_segment(segment) for segment in after.segments])
     }
@@ -226,11 +219,8 @@ class EmbeddingModel:
 
 
 def check_model(manifest: Manifest, model: EmbeddingModel) -> None:
-    """Check that an index that exists was built with ``model``.
-
-    Raises:
-        EmbeddingModelMismatch: the index was built with another model or dimension.
-    """
+    """Check that an index that exists was built with ``model``. Raise ``EmbeddingModelMismatch`` if the index was built with
+    another model or dimension."""
     if manifest.exists and (manifest.embedding_model, manifest.dimensions) != (model.name, model.dimensions):
         raise EmbeddingModelMismatch(
             f"The index was built with {manifest.embedding_model} ({manifest.dimensions} dimensions), "

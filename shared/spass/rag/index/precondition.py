@@ -55,11 +55,8 @@ def existing_ids(documents: Sequence[DocumentId]) -> View:
 
 
 async def entity_tag(view: View, manifest: Manifest, objects: SegmentObjects) -> str:
-    """Return the SHA-256 (hex) of the generation and of what ``view`` reads in the version ``manifest``.
-
-    Raises:
-        ObjectMissing: the version has been swept.
-    """
+    """Return the SHA-256 (hex) of the generation and of what ``view`` reads in the version ``manifest``. Raise ``ObjectMissing``
+    if the version has been swept."""
     return hashlib.sha256(dump_canonical([manifest.generation, await view(manifest, objects)])).hexdigest()
 
 

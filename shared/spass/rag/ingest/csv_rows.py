@@ -98,11 +98,8 @@ def _end_without_quotes(data: bytes, begin: int) -> int:
 
 
 def fields_of_row(columns: Sequence[str], row: bytes) -> Mapping[str, object]:
-    """Return the fields of the document in ``row``.
-
-    Raises:
-        IngestRefused: the row does not have exactly one cell per column, or its quotes are wrong.
-    """
+    """Return the fields of the document in ``row``. Raise ``IngestRefused`` if the row does not have exactly one cell per column,
+    or its quotes are wrong."""
     try:
         cells = _cells(row)
     except csv.Error:
@@ -119,11 +116,8 @@ def _cells(row: bytes) -> list[str]:
 
 
 def columns_of(record: RawRecord) -> tuple[str, ...]:
-    """Return the column names in the header.
-
-    Raises:
-        IngestRefused: the header is too long, repeats a column name, has a column without a name, or has no column ``text``.
-    """
+    """Return the column names in the header. Raise ``IngestRefused`` if the header is too long, repeats a column name, has a
+    column without a name, or has no column ``text``."""
     line = record.position.line
     if record.data is None or len(record.data) > _MAX_HEADER_BYTES:
         raise IngestRefused("csv_bad_header", f"The header is longer than {_MAX_HEADER_BYTES} bytes.", line)

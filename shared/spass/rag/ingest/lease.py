@@ -86,11 +86,8 @@ class MessageLease:
         return MessageRedelivered() if item.get("message") == self.message else MessageDone(keeps_place=True)
 
     async def renew(self, store: TenantStore, key: Key) -> None:
-        """Extend the lease on the item ``key``.
-
-        Raises:
-            ConditionFailed: another worker has leased the item, or this worker has released it.
-        """
+        """Extend the lease on the item ``key``. Raise ``ConditionFailed`` if another worker has leased the item, or this worker
+        has released it."""
         is_owner = Equals("owner", self.owner) & Exists("lease_until")
         await store.table.write(Update(key, set={"lease_until": self._lease_end()}, when=is_owner))
 

@@ -232,11 +232,8 @@ class _Advance:
     batch: _Batch
 
     async def writes(self, answer: WriteAnswer, /) -> Sequence[Write]:
-        """Return the writes to commit together with the append whose result is ``answer``.
-
-        Raises:
-            IndexReplaced: the generation of the index is not the one that the earlier batches were appended to.
-        """
+        """Return the writes to commit together with the append whose result is ``answer``. Raise ``IndexReplaced`` if the
+        generation of the index is not the one that the earlier batches were appended to."""
         if self.record.generation and self.record.generation != answer.generation:
             raise IndexReplaced(
                 "The index was deleted or replaced while this file was being ingested, with all documents of the file so far; "

@@ -99,11 +99,7 @@ async def first_errors(store: TenantStore, record: UploadRecord) -> list[UploadE
 
 
 def part_of(item: Item | None) -> PartRecord:
-    """Return the part that the table stores as ``item``.
-
-    Raises:
-        InternalError: the part does not exist.
-    """
+    """Return the part that the table stores as ``item``. Raise ``InternalError`` if the part does not exist."""
     if item is None:
         raise InternalError("A part of this upload is missing.")
     key = Key(str(item["pk"]), str(item["sk"]))

@@ -101,11 +101,8 @@ def _splitter(kind: FileKind, position: Position) -> _Splitter:
 
 
 async def _cut_into_pieces(blocks: AsyncIterator[bytes], size: int | None = None) -> AsyncIterator[bytes]:
-    """Yield ``blocks`` in pieces of at most 64 KiB. With ``size``, yield only the first ``size`` bytes.
-
-    Raises:
-        ValueError: ``blocks`` contain fewer than ``size`` bytes.
-    """
+    """Yield ``blocks`` in pieces of at most 64 KiB. With ``size``, yield only the first ``size`` bytes. Raise ``ValueError`` if
+    ``blocks`` contain fewer than ``size`` bytes."""
     remaining = size
     if remaining == 0:
         return
@@ -123,11 +120,8 @@ async def _cut_into_pieces(blocks: AsyncIterator[bytes], size: int | None = None
 
 
 async def _skip_bom(pieces: AsyncIterator[bytes]) -> tuple[int, AsyncIterator[bytes]]:
-    """Return the size of the byte order mark (BOM) at the start of a file, or 0, and the pieces after it.
-
-    Raises:
-        IngestRefused: the file is UTF-16 or UTF-32.
-    """
+    """Return the size of the byte order mark (BOM) at the start of a file, or 0, and the pieces after it. Raise ``IngestRefused``
+    if the file is UTF-16 or UTF-32."""
     head = b""
     while len(head) < len(codecs.BOM_UTF8) and (piece := await anext(pieces, b"")):
         head += piece
@@ -144,11 +138,8 @@ async def _skip_bom(pieces: AsyncIterator[bytes]) -> tuple[int, AsyncIterator[by
 
 
 async def _check_text(pieces: AsyncIterator[bytes], *, every_byte: bool) -> AsyncIterator[bytes]:
-    """Yield ``pieces``. Check that they contain no NUL byte and, with ``every_byte``, that they are UTF-8.
-
-    Raises:
-        IngestRefused: they are not UTF-8 text.
-    """
+    """Yield ``pieces``. Check that they contain no NUL byte and, with ``every_byte``, that they are UTF-8. Raise
+    ``IngestRefused`` if they are not UTF-8 text."""
     lines = LineCount()
     decoder = codecs.getincrementaldecoder("utf-8")() if every_byte else None
     try:

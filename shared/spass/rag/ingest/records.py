@@ -86,11 +86,7 @@ class RecordSplitter(ABC):
 
     def feed(self, data: bytes, *, final: bool = False) -> Iterator[RawRecord]:
         """Yield the records that end in ``data``. If ``data`` is ``final``, also yield the last record. The caller must exhaust
-        the iterator.
-
-        Raises:
-            IngestRefused: a CSV file ends within quotes.
-        """
+        the iterator. Raise ``IngestRefused`` if a CSV file ends within quotes."""
         self._counted = 0
         begin = self._skip_blank_lines(data, 0)
         while (end := self._record_end(data, begin)) is not None:
@@ -159,11 +155,7 @@ class LineSplitter(RecordSplitter):
 
 
 def fields_of_line(line: bytes) -> Mapping[str, Json]:
-    """Return the fields of the document on ``line``.
-
-    Raises:
-        IngestRefused: the line is not a JSON object in UTF-8.
-    """
+    """Return the fields of the document on ``line``. Raise ``IngestRefused`` if the line is not a JSON object in UTF-8."""
     try:
         return read_object(line.decode(), max_depth=_MAX_DEPTH)
     except UnicodeDecodeError:
@@ -188,11 +180,8 @@ def parse_entry(record: RawRecord, parse: Callable[[bytes], Mapping[str, object]
 
 
 def _validate_document(fields: Mapping[str, object], filename: str, number: int) -> NewDocument:
-    """Return the document with ``fields``. If it has no id, give it the id of entry ``number`` of its file.
-
-    Raises:
-        IngestRefused: the document is not valid. The HTTP route would also refuse it.
-    """
+    """Return the document with ``fields``. If it has no id, give it the id of entry ``number`` of its file. Raise
+    ``IngestRefused`` if the document is not valid. The HTTP route would also refuse it."""
     has_id = "id" in fields
     try:
         document = NewDocument.model_validate(fields if has_id else {**fields, "id": _PLACEHOLDER_ID})

@@ -215,11 +215,8 @@ async def supersede_older(store: TenantStore, file: UploadedFile) -> None:
 
 
 async def check_not_superseded(store: TenantStore, record: UploadRecord) -> None:
-    """Check that the event of a newer object under the key of the file has not arrived.
-
-    Raises:
-        Superseded: it has arrived.
-    """
+    """Check that the event of a newer object under the key of the file has not arrived. Raise ``Superseded`` if it has
+    arrived."""
     if record.sequencer:
         item = await store.table.get(_newest_key(store, record.index, record.key))
         if item is not None and str(item["newest"]) > record.sequencer:

@@ -146,11 +146,7 @@ def upload_key(store: TenantStore, record: UploadRecord) -> Key:
 
 
 async def read_record(store: TenantStore, index: IndexId, upload: UploadId) -> UploadRecord:
-    """Return the record of an upload.
-
-    Raises:
-        UploadNotFound: the upload does not exist.
-    """
+    """Return the record of an upload. Raise ``UploadNotFound`` if the upload does not exist."""
     item = await store.table.get(keys.upload(store.tenant, index, upload))
     if item is None:
         raise UploadNotFound(f"This index has no upload {upload!r}.", param="upload_id")

@@ -39,11 +39,7 @@ class Admits(Protocol):
     """Check that a caller may use the embedding model. The pipeline implements it."""
 
     def embedding_model(self, scope: Scope) -> ModelConfig:
-        """Return the configured embedding model.
-
-        Raises:
-            ModelNotAllowed: the token may not use it.
-        """
+        """Return the configured embedding model. Raise ``ModelNotAllowed`` if the token may not use it."""
 
 
 class UploadTicket(ResponseModel):
@@ -121,20 +117,12 @@ class Uploads:
         return ticket
 
     async def get(self, scope: Scope, index_id: IndexId, upload_id: UploadId) -> Upload:
-        """Return the state of an upload.
-
-        Raises:
-            UploadNotFound: this index does not have this upload.
-        """
+        """Return the state of an upload. Raise ``UploadNotFound`` if this index does not have this upload."""
         return await _upload_of(scope.store, await read_record(scope.store, index_id, upload_id))
 
     async def list(self, scope: Scope, index_id: IndexId, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> UploadPage:
         """Return up to ``limit`` uploads into the index, in descending order of ids: first those with a form, newest first, then
-        those that the operator put.
-
-        Raises:
-            InvalidRequest: the cursor is not from this list.
-        """
+        those that the operator put. Raise ``InvalidRequest`` if the cursor is not from this list."""
         owner = f"uploads:{scope.store.tenant}:{index_id}"
         last = decode_cursor(owner, cursor) if cursor is not None else None
         uploads, next_cursor = await fill_page(owner, _views(scope.store, index_id, last), limit)

@@ -198,11 +198,8 @@ class IngestWorker:
         return await attempt()
 
     async def _fail(self, record: UploadRecord, key: Key, error: _Failure, part: int | None, *, is_temporary: bool) -> None:
-        """Release the lease. Fail the upload if the error is permanent, or if the queue will not deliver the message again.
-
-        Raises:
-            LeaseLost: another worker has the lease.
-        """
+        """Release the lease. Fail the upload if the error is permanent, or if the queue will not deliver the message again. Raise
+        ``LeaseLost`` if another worker has the lease."""
         if is_temporary:
             _log_trouble(record, error)
         await self._release(record, key, part)
@@ -210,11 +207,8 @@ class IngestWorker:
             await end_failed(self.store, record, _upload_error(error), is_temporary=is_temporary, part=part)
 
     async def _release(self, record: UploadRecord, key: Key, part: int | None) -> None:
-        """Release the lease. Set the status to queued if no other worker can be working on the upload.
-
-        Raises:
-            LeaseLost: another worker has the lease.
-        """
+        """Release the lease. Set the status to queued if no other worker can be working on the upload. Raise ``LeaseLost`` if
+        another worker has the lease."""
         if part is None:
             await self._lease.release(self.store, key, status=Status.QUEUED)
         else:

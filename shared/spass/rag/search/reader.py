@@ -110,10 +110,7 @@ class Reader:
 
     async def existing_ids(self, scope: Scope, index_id: IndexId, ids: Sequence[DocumentId]) -> list[DocumentId]:
         """Return those ``ids`` that are in the index, sorted: an append would replace them. Without an index there are none.
-
-        Raises:
-            EmbeddingModelMismatch: it was built with another model or dimension, so an append would fail.
-        """
+        Raise ``EmbeddingModelMismatch`` if it was built with another model or dimension, so an append would fail."""
 
         async def find(manifest: Manifest) -> list[DocumentId]:
             check_model(manifest, self._embedder.model)

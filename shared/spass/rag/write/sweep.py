@@ -43,11 +43,8 @@ class SweepResult:
 
 async def sweep(store: TenantStore, now: int, deadline: Deadline) -> SweepResult:
     """Sweep the indices of one tenant at the time ``now`` (seconds since the epoch). Stop at the deadline; the next sweep
-    continues. If a merge is due, send its message again, because the first one may be lost.
-
-    Raises:
-        StorageUnavailable: the table or bucket does not answer. Objects deleted so far stay deleted.
-    """
+    continues. If a merge is due, send its message again, because the first one may be lost. Raise ``StorageUnavailable`` if the
+    table or bucket does not answer. Objects deleted so far stay deleted."""
     garbage = merges = 0
     async for index, manifest in list_manifests(store, page_size=_PAGE_SIZE):
         if not deadline.remaining():
