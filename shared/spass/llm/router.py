@@ -14,12 +14,15 @@ from spass.aws.clients import Aws
 from spass.core.errors import InvalidRequest
 from spass.core.ids import TenantId
 from spass.core.messages import Json
-from spass.limits.process_table import ProcessTable
 from spass.llm.in_process import CompletionReply, EmbeddingsReply, InProcessCalls
 from spass.llm.usage_log import AgentUsage, ProcessUsageLog, TableUsageLog
 from spass.models.backends import all_key_variables, check_backend
 from spass.models.provider_keys import ProviderKeys
 from spass.models.router import Router
+from spass.store.evaluation import apply_update, holds
+from spass.store.keys import Key
+from spass.store.table import ConditionFailed
+from spass.store.writes import Item, Update
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.config_file import load_gateway_config
 
@@ -96,7 +99,7 @@ def _from_environment(environment: Mapping[str, str]) -> InProcessCalls:
     keys = ProviderKeys(all_key_variables(config), environment.get("SPASS_KEYS_PATH") or None, aws.get_parameters)
     router = partial(Router, config.llm, config.models, keys.get)
     if not table:
-        process_table = ProcessTable()
+        process_table = _ProcessTable()
         return InProcessCalls(config, router(limits=lambda: process_table), ProcessUsageLog(), key_of=keys.get)
     store = aws.for_tenant(_tenant(config, environment.get("SPASS_TENANT")))
     return InProcessCalls(config, router(limits=lambda: aws.shared), TableUsageLog(store), store, keys.get)
@@ -116,3 +119,25 @@ def _read_dotenv(file: Path) -> None:
     if file.is_file():
         # Not an import statement: functions in AWS have neither such a file nor this package.
         import_module("dotenv").load_dotenv(file)
+
+
+class _ProcessTable:
+    """The items of limits in the memory of this process: a ``LimitTable`` that event loops of several threads may share."""
+
+    def __init__(self) -> None:
+        self._items: dict[Key, Item] = {}
+        self._lock = threading.Lock()
+
+    async def get(self, key: Key, *, consistent: bool = True) -> Item | None:
+        del consistent
+        with self._lock:
+            return self._items.get(key)
+
+    async def write(self, write: Update) -> Item | None:
+        with self._lock:
+            item = self._items.get(write.key)
+            if not holds(write.when, item):
+                raise ConditionFailed(item)
+            # ``apply_update`` copies the item: the one that ``get`` returned does not change.
+            item = self._items[write.key] = apply_update(write, item)
+            return item

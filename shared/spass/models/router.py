@@ -13,7 +13,7 @@ from spass.core.messages import TokenUsage
 from spass.core.tasks import run_concurrently
 from spass.limits.shard import LimitTable
 from spass.models.attempt import Attempt, RoutingRecord, estimate_tokens
-from spass.models.backend_limits import BackendLimits
+from spass.models.backend_limits import STRATEGIES, BackendLimits
 from spass.models.backends import serves
 from spass.models.batching import batches, embedding_limits
 from spass.models.circuit_breaker import CircuitBreaker
@@ -32,7 +32,6 @@ from spass.models.errors import (
 from spass.models.pool import KeyOf, ProviderOf, ProviderPool
 from spass.models.provider_registry import make_provider
 from spass.models.retries import RetrySchedule, Timing
-from spass.models.strategies import STRATEGIES
 from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
 from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig
 

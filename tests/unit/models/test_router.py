@@ -25,6 +25,7 @@ from spass.core.errors import (
 from spass.core.messages import Message, Role, TokenUsage
 from spass.core.time import Deadline
 from spass.models.attempt import RoutingRecord
+from spass.models.backend_limits import STRATEGIES, Failover
 from spass.models.backends import provider_of_model, serves
 from spass.models.errors import (
     AttemptFailed,
@@ -36,7 +37,6 @@ from spass.models.errors import (
     BackendUnavailable,
 )
 from spass.models.router import Router
-from spass.models.strategies import STRATEGIES, Failover
 from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, pack_rows
 from spass.tenancy.config import BackendConfig, LlmConfig, ModelConfig
 from tests.unit.models.router_harness import (

@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from spass.core.json import InvalidJson, read_object
-from spass.core.messages import Image, Json, Message, Role, ToolCall, ToolCallDelta, ToolSpec
+from spass.core.messages import Image, Json, Message, Role, ToolCall, ToolCallDelta, ToolSpec, replayable_name
 from spass.models.providers.http import malformed_response
 from spass.models.providers.http_provider import AnswerReader
 from spass.models.providers.payloads import join_surrogates
@@ -19,8 +19,6 @@ Block = dict[str, Json]
 
 _SUMMARY_PLACEHOLDER: Final = "(The conversation so far was summarised.)"
 _EMPTY_PLACEHOLDER: Final = "(Begin.)"
-_DISALLOWED: Final = re.compile(r"[^a-zA-Z0-9_-]")
-_MAX_NAME: Final = 64
 _STEM: Final = 54  # characters of an id before its number
 _DATA_URL: Final = re.compile(r"data:image/(\w+);base64,(.*)", re.DOTALL)
 
@@ -77,6 +75,24 @@ class RewrittenCall(NamedTuple):
     arguments: Json
 
 
+class CallsWithoutResult:
+    """The calls of the last message with calls. Calls with the same id are answered in their order."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[str]] = {}
+
+    def begin(self, calls: Iterable[tuple[str, str]]) -> None:
+        """Replace the calls: the id of each, and what ``answer`` returns for it."""
+        self._values = {}
+        for identity, value in calls:
+            self._values.setdefault(identity, []).append(value)
+
+    def answer(self, identity: str) -> str | None:
+        """Return the value of the next call ``identity``, or None if there is no such call."""
+        values = self._values.get(identity)
+        return values.pop(0) if values else None
+
+
 class ToolCallIds:
     """Rewrite the ids of a conversation's tool calls to unique ids of characters that these formats allow.
 
@@ -86,34 +102,26 @@ class ToolCallIds:
     def __init__(self) -> None:
         self._used_ids: set[str] = set()
         self._numbers: dict[str, int] = {}  # stem -> the last number appended to it
-        self._calls_without_result: dict[str, list[str]] = {}  # calls of the last message with calls: id -> rewritten ids
+        self._waiting = CallsWithoutResult()
 
     def rewrite_calls(self, calls: Sequence[ToolCall]) -> list[RewrittenCall]:
         """Return the calls of the next message with rewritten ids."""
-        self._calls_without_result = {}
-        rewritten = [RewrittenCall(self._new_id(call.id), sanitize_name(call.name), arguments_of(call)) for call in calls]
-        for call, new in zip(calls, rewritten, strict=True):
-            self._calls_without_result.setdefault(call.id, []).append(new.id)
+        rewritten = [RewrittenCall(self._new_id(call.id), replayable_name(call.name), arguments_of(call)) for call in calls]
+        self._waiting.begin((call.id, new.id) for call, new in zip(calls, rewritten, strict=True))
         return rewritten
 
     def for_result(self, identity: str) -> str:
         """Return the rewritten id of the call that a result answers."""
-        names = self._calls_without_result.get(identity)
-        return names.pop(0) if names else self._new_id(identity)
+        return self._waiting.answer(identity) or self._new_id(identity)
 
     def _new_id(self, identity: str) -> str:
-        allowed = name = sanitize_name(identity)
+        allowed = name = replayable_name(identity)
         stem = allowed[:_STEM]
         while name in self._used_ids:
             self._numbers[stem] = number = self._numbers.get(stem, 1) + 1
             name = f"{stem}_{number}"
         self._used_ids.add(name)
         return name
-
-
-def sanitize_name(name: str) -> str:
-    """Return a tool name or an id with only the characters and the length that these formats allow."""
-    return _DISALLOWED.sub("_", name)[:_MAX_NAME] or "_"
 
 
 def arguments_of(call: ToolCall) -> Json:
@@ -127,7 +135,7 @@ def arguments_of(call: ToolCall) -> Json:
 
 def tools_from_history(messages: Sequence[Message]) -> list[ToolSpec]:
     """Return definitions that accept any parameters for the tools that ``messages`` call."""
-    names = {sanitize_name(call.name) for message in messages for call in message.tool_calls}
+    names = {replayable_name(call.name) for message in messages for call in message.tool_calls}
     return [ToolSpec(name, "", {"type": "object"}) for name in sorted(names)]
 
 

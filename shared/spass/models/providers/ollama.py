@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from spass.core.ids import new_id
 from spass.core.messages import FinishReason, Image, Json, Message, Role, TokenUsage, ToolCallDelta, ToolSpec
 from spass.models.errors import BackendUnavailable
-from spass.models.providers.content_blocks import arguments_of
+from spass.models.providers.content_blocks import CallsWithoutResult, arguments_of
 from spass.models.providers.error_responses import error_inside_answer
 from spass.models.providers.http import malformed_response
 from spass.models.providers.http_provider import AnswerReader, HttpProvider, merge_deltas
@@ -191,38 +191,19 @@ def _think(request: ChatRequest) -> Json:
 
 
 def _messages(messages: Sequence[Message]) -> list[Json]:
-    names = _ToolNames()
+    names = CallsWithoutResult()  # Ollama has no ids of calls: a result has the name of its tool
     return [_message(message, names) for message in messages]
 
 
-def _message(message: Message, names: "_ToolNames") -> dict[str, Json]:
+def _message(message: Message, names: CallsWithoutResult) -> dict[str, Json]:
     fields: dict[str, Json] = {
         "role": message.role.value,
         "content": message.content,
         "images": [part.url.partition(",")[2] for part in message.parts if isinstance(part, Image)] or None,
     }
     if message.tool_calls:
-        names.add_calls(message)
+        names.begin((call.id, call.name) for call in message.tool_calls)
         fields["tool_calls"] = [{"function": {"name": call.name, "arguments": arguments_of(call)}} for call in message.tool_calls]
     if message.role is Role.TOOL:
-        fields["tool_name"] = names.for_result(message.tool_call_id or "")
+        fields["tool_name"] = names.answer(message.tool_call_id or "")
     return {name: value for name, value in fields.items() if value is not None}
-
-
-class _ToolNames:
-    """Find the tool of each result: Ollama has no ids of calls, only names. Two calls may have the same id, in one message or in
-    two; their results have the calls' order."""
-
-    def __init__(self) -> None:
-        self._names: dict[str, list[str]] = {}  # the id of a call -> names of the tools that calls with this id wait for
-
-    def add_calls(self, message: Message) -> None:
-        """Add the calls of the next message. No call before it waits for a result."""
-        self._names.clear()
-        for call in message.tool_calls:
-            self._names.setdefault(call.id, []).append(call.name)
-
-    def for_result(self, identity: str) -> str | None:
-        """Return the name of the tool that the next result of call ``identity`` belongs to, or None if there is no such call."""
-        names = self._names.get(identity)
-        return names.pop(0) if names else None
