@@ -2,9 +2,8 @@
 
 from starlette.responses import Response
 
-from spass.approvals.ending import AnswerRecord
 from spass.approvals.responses import ApprovalView, DecideApproval
-from spass.store.idempotency import Claim
+from spass.store.idempotency import Claim, Completion
 from spass.web.approval_parameters import ApprovalParameter
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
@@ -21,7 +20,7 @@ async def decide_approval(approval_id: ApprovalParameter, body: DecideApproval, 
     stays `pending`."""
 
     async def decide(claim: Claim | None) -> RouteResult:
-        record = AnswerRecord(claim, exchange.cost_headers) if claim is not None else None
+        record = Completion(claim, ApprovalView.to_dict, exchange.cost_headers) if claim is not None else None
         approval = await exchange.services.decisions.decide(exchange.scope, approval_id, body, record)
         return RouteResult(approval, is_stored=True)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spass.agents.registry import AgentRegistry
 from spass.approvals.changes import check_seen
-from spass.approvals.ending import AnswerRecord, Ending, decided
+from spass.approvals.ending import Ending, decided
 from spass.approvals.record import Approval, ApprovalStatus, StoredCall
 from spass.approvals.responses import ApprovalView, DecideApproval
 from spass.approvals.store import read_with_call
@@ -20,6 +20,7 @@ from spass.tools.base import ToolError
 from spass.tools.results import error_result
 
 if TYPE_CHECKING:
+    from spass.store.idempotency import Completion
     from spass.tools.toolbox import Toolbox
 
 
@@ -32,7 +33,7 @@ class Decisions:
     clock: Clock = time.time
 
     async def decide(
-        self, scope: Scope, approval_id: ApprovalId, decision: DecideApproval, record: AnswerRecord | None = None
+        self, scope: Scope, approval_id: ApprovalId, decision: DecideApproval, record: "Completion[ApprovalView] | None" = None
     ) -> ApprovalView:
         """Carry out the decision of the user of ``scope`` and return the approval after it. The end of the approval, the change
         of an approved call and the answer for ``record`` are one transaction.

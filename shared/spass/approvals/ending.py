@@ -1,7 +1,6 @@
 """End an approval: one conditional write, which joins the transaction of the change that the approval allows."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from spass.approvals.record import Approval, ApprovalStatus, encode_end
 from spass.approvals.responses import ApprovalView
@@ -10,28 +9,26 @@ from spass.core.errors import ApprovalDecided, ApprovalNotFound, SpassError
 from spass.core.messages import Json
 from spass.core.time import Clock
 from spass.store import keys
-from spass.store.idempotency import Claim, StoredResponse, claim_lost
+from spass.store.idempotency import Completion, claim_lost
 from spass.store.swap import commit
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Equals, Update, Write
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerRecord:
-    """The place of the answer to a decision under its Idempotency-Key: the ``claim``, and a callback that returns the headers."""
-
-    claim: Claim
-    headers: Callable[[], Mapping[str, str]]
-
-
 class Ending:
-    """The end of ``approval`` by one decision. ``ended`` is the approval after it, as the last writes store it.
+    """The end of ``approval`` by one decision. ``record`` stores the answer under the request's Idempotency-Key. ``ended`` is the
+    approval after it, as the last writes store it.
 
     The writes take effect only while the approval is pending. So of several decisions one counts.
     """
 
     def __init__(
-        self, store: TenantStore, approval: Approval, reason: str | None, clock: Clock, record: AnswerRecord | None = None
+        self,
+        store: TenantStore,
+        approval: Approval,
+        reason: str | None,
+        clock: Clock,
+        record: Completion[ApprovalView] | None = None,
     ) -> None:
         self.ended = approval
         self._approval = approval
@@ -79,8 +76,7 @@ class Ending:
         end = Update(key, set=encode_end(ended), remove=("effect",), when=is_pending)
         if self._record is None:
             return [end]
-        answer = StoredResponse(ApprovalView.of(ended, self._clock()).to_dict(), self._record.headers())
-        return [end, await self._record.claim.completion(answer)]
+        return [end, *await self._record.writes(ApprovalView.of(ended, self._clock()))]
 
 
 def decided(status: ApprovalStatus) -> ApprovalDecided:

@@ -1,13 +1,16 @@
-"""A note of an operator as it is stored: one item, with the vector of its text.
+"""A note of an operator as it is stored: one item, with the vector of its text. Searches rank notes best first, and of equal
+scores the newest first.
 
 A vector is missing if the embedding model failed, and useless if another model made it. The next search by meaning computes it.
 """
 
+import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from spass.core.bm25 import Ranking
 from spass.core.effects import Note
 from spass.core.json import encode_utf8
 from spass.core.text_checks import remove_controls
@@ -26,6 +29,8 @@ _MAX_ENDS: Final = 8
 _MAX_END_CHARACTERS: Final = 500
 _FLOAT_BYTES: Final = 4
 _KEY_DIGITS: Final = 24
+_NOTES_AT_ONCE: Final = 250
+_SCORE_DIGITS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +94,29 @@ def note_digest(generation: str, key: str) -> str:
 def _cut_utf8(text: str, limit: int) -> str:
     """Return as much of the beginning of ``text`` as fits in ``limit`` bytes of UTF-8, without halves of surrogate pairs."""
     return encode_utf8(text)[:limit].decode("utf-8", "ignore")
+
+
+async def rank_by_words(notes: Sequence[StoredNote], query: str, limit: int) -> tuple[Note, ...]:
+    """Return the best ``limit`` notes by BM25, of those that contain a word of ``query``."""
+    ranking = Ranking[StoredNote](query)
+    for number, note in enumerate(notes, 1):
+        ranking.add(note, note.content)
+        if number % _NOTES_AT_ONCE == 0:
+            await asyncio.sleep(0)  # counting megabytes of words takes a while; let other requests run
+    return _best(ranking.scored(), limit)
+
+
+def rank_by_meaning(notes: Sequence[StoredNote], query: bytes, limit: int) -> tuple[Note, ...]:
+    """Return the best ``limit`` notes by exact cosine. ``query`` is a float32 vector of length 1, and so is the vector of every
+    note."""
+    import numpy as np
+
+    vector = np.frombuffer(query, "<f4")
+    vectors = np.frombuffer(b"".join(note.vector or b"" for note in notes), "<f4").reshape(len(notes), len(vector))
+    scores: list[float] = (vectors @ vector).astype(np.float64).round(_SCORE_DIGITS).tolist()
+    return _best(zip(notes, scores, strict=True), limit)
+
+
+def _best(scored: Iterable[tuple[StoredNote, float]], limit: int) -> tuple[Note, ...]:
+    best_first = sorted(scored, key=lambda one: (one[1], one[0].age), reverse=True)
+    return tuple(note.found(score) for note, score in best_first[: max(limit, 0)])

@@ -15,8 +15,7 @@ from spass.core.ids import Operator
 from spass.core.messages import Json
 from spass.core.tasks import map_concurrently
 from spass.core.time import Clock, timestamp
-from spass.memory.notes import MAX_NOTES, StoredNote, make_note, normalise_end, note_digest
-from spass.memory.ranking import rank_by_meaning, rank_by_words
+from spass.memory.notes import MAX_NOTES, StoredNote, make_note, normalise_end, note_digest, rank_by_meaning, rank_by_words
 from spass.memory.state import STATE_KEY, OperatorState, read_state, remove_garbage, state_text
 from spass.store import keys
 from spass.store.codec import decode, encode

@@ -5,8 +5,7 @@ from typing import Final
 from spass.core.effects import Note, Recalled, SearchNotes, StoreNote
 from spass.core.messages import Json, Message
 from spass.core.time import Timestamp, now
-from spass.memory.notes import MAX_NOTES, StoredNote, make_note, normalise_end
-from spass.memory.ranking import rank_by_words
+from spass.memory.notes import MAX_NOTES, StoredNote, make_note, normalise_end, rank_by_words
 from spass.memory.state import STATE_KEY, state_text
 
 _GENERATION: Final = "process"

@@ -11,8 +11,7 @@ from spass.calls.scope import Scope
 from spass.core.effects import CallError, Recalled, SearchNotes, StoreNote
 from spass.core.errors import UpstreamError
 from spass.core.time import Timestamp
-from spass.memory.notes import StoredNote, note_digest
-from spass.memory.ranking import rank_by_meaning
+from spass.memory.notes import StoredNote, note_digest, rank_by_meaning
 from spass.models.types import EmbeddingReply
 from spass.store import keys
 from spass.store.writes import Update
