@@ -26,12 +26,8 @@ class ForeignAgents(Protocol):
         ...
 
     def check(self, spec: ForeignRun) -> None:
-        """Check whether ``spec`` can run, before any work.
-
-        Raises:
-            InvalidRequest: a value is not allowed.
-            KindUnavailable: something is missing.
-        """
+        """Check whether ``spec`` can run, before any work. Raise InvalidRequest if a value is not allowed, and KindUnavailable if
+        something is missing."""
         ...
 
     async def run(self, spec: ForeignRun, *, model: str, owner: str) -> Mapping[str, Json]:

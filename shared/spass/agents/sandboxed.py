@@ -205,12 +205,8 @@ class _ContainerSource:
                 return message.effect if message.effect.get("type") not in _ENDS else {}
 
     def _read(self, message: Mapping[str, Json]) -> Effect | Answer:
-        """Return the effect, with the model that replaces the driver's.
-
-        Raises:
-            InternalError: the kind failed in the container.
-            UpstreamError: the message is not an effect that this kind may ask for.
-        """
+        """Return the effect, with the model that replaces the driver's. Raise InternalError if the kind failed in the container,
+        and UpstreamError if the message is not an effect that this kind may ask for."""
         if message.get("type") == "Failure":
             raise InternalError(str(message.get("message"))[:_MAX_FAILURE])
         try:

@@ -105,12 +105,8 @@ class Completions:
         return ServerTools(toolbox, specs) if specs else None
 
     async def embed(self, scope: Scope, request: EmbeddingsRequest) -> EmbeddingList:
-        """Return one vector per text.
-
-        Raises:
-            InvalidRequest: there are too many texts, or the model has other dimensions.
-            SpassError: the same as ``Calls.embed``.
-        """
+        """Return one vector per text. Raise InvalidRequest if there are too many texts, or the model has other
+        dimensions, and the errors of ``Calls.embed``."""
         check_count(request, self.config.limits)
         check_dimensions(request, self.calls.embedding_model(scope, request.model))
         return embeddings_response(request, await self.calls.embed(scope, request.input, request.model))

@@ -78,12 +78,8 @@ async def aclose() -> None:
 
 
 def get_router() -> InProcessCalls:
-    """Return the calls of this process. The first time, read ``.env`` and gateway.yaml.
-
-    Raises:
-        ConfigError: gateway.yaml is missing or wrong.
-        InvalidRequest: ``SPASS_TABLE`` is set, and the tenant is unknown.
-    """
+    """Return the calls of this process. The first time, read ``.env`` and gateway.yaml. Raise ConfigError if gateway.yaml is
+    missing or wrong, and InvalidRequest if ``SPASS_TABLE`` is set, and the tenant is unknown."""
     global _calls  # noqa: PLW0603 (one per process)
     with _lock:
         if _calls is None:

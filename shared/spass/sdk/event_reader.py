@@ -17,12 +17,8 @@ _BROKEN: Final = "The connection broke before the answer was complete."
 
 
 def read_events(chunks: Iterable[bytes]) -> Iterator[Event]:
-    """Yield the events in ``chunks`` up to ``done``. Skip comments.
-
-    Raises:
-        SpassApiError: the stream ends with an error, or it is not a stream of a gateway.
-        SpassUnreachable: the stream ends too early.
-    """
+    """Yield the events in ``chunks`` up to ``done``. Skip comments. Raise SpassApiError if the stream ends with an error, or it
+    is not a stream of a gateway, and SpassUnreachable if the stream ends too early."""
     for line in _lines(chunks):
         if not line.startswith(b"data:"):
             continue

@@ -21,6 +21,7 @@ from spass.core.errors import (
 from spass.core.ids import RequestId, UserId
 from spass.redaction.patterns import CREDENTIAL
 from spass.tenancy.identity import Caller, Identity, Tokens
+from spass.web.public_routing import header_parameter
 
 _USER_ID: Final = re.compile(r"[A-Za-z0-9._@:+-]{1,128}")
 _DEPTH: Final = re.compile(r"[0-9]{1,4000}")
@@ -28,14 +29,9 @@ _PARENT: Final = re.compile(r"[!-~]{1,128}")
 _AUGMENT_KEYS: Final = ("server-tools", "system-prompt", "memory")
 _USER_ROUTES: Final = ("/a1/", "/c1/")
 
-AUGMENT_HEADER: Final = {
-    "name": "SPASS-Augment",
-    "in": "header",
-    "required": False,
-    "description": "Switches off what the gateway adds: `server-tools=off, system-prompt=off, memory=off`, any of them.",
-    "schema": {"type": "string"},
-}
-"""The header as OpenAPI describes it."""
+AUGMENT_HEADER: Final = header_parameter(
+    "SPASS-Augment", "Switches off what the gateway adds: `server-tools=off, system-prompt=off, memory=off`, any of them."
+)
 
 
 def acts_for_user(path: str) -> bool:

@@ -14,6 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from spass.core.errors import InvalidRequest
 from spass.web.bodies import ARCHIVE_TYPE, FILE_TYPE
 from spass.web.exchange import IS_HEAD
+from spass.web.public_routing import header_parameter
 
 # A browser must not guess that a file is a page or a script.
 _NO_SNIFFING: Final = {"X-Content-Type-Options": "nosniff"}
@@ -25,21 +26,10 @@ _TAGS: Final = re.compile(rf"[ \t,]*{_TAG}(?:[ \t]*,[ \t,]*{_TAG})*[ \t,]*")
 _ANY: Final = "*"
 _WEAK: Final = "W/"
 
-IF_MATCH: Final = {
-    "name": "If-Match",
-    "in": "header",
-    "required": False,
-    "description": "Do nothing unless the file has one of these ETags, or exists if this is `*`.",
-    "schema": {"type": "string"},
-}
-IF_NONE_MATCH: Final = {
-    "name": "If-None-Match",
-    "in": "header",
-    "required": False,
-    "description": "Do nothing if the file has one of these ETags, or exists if this is `*`.",
-    "schema": {"type": "string"},
-}
-"""The headers as OpenAPI describes them."""
+IF_MATCH: Final = header_parameter("If-Match", "Do nothing unless the file has one of these ETags, or exists if this is `*`.")
+IF_NONE_MATCH: Final = header_parameter(
+    "If-None-Match", "Do nothing if the file has one of these ETags, or exists if this is `*`."
+)
 
 
 def etag(sha256: str) -> str:
@@ -110,12 +100,8 @@ class ArchiveContent(Response):
 
 
 async def answer_file(request: Request, sha256: str, size: int, read: Callable[[], Awaitable[bytes]]) -> Response:
-    """Return the file of ``size`` bytes that ``read`` returns, or 304 if the client has its content. HEAD does not read it.
-
-    Raises:
-        InvalidRequest: ``If-None-Match`` is malformed.
-        SpassError: the file cannot be read.
-    """
+    """Return the file of ``size`` bytes that ``read`` returns, or 304 if the client has its content. HEAD does not read it. Raise
+    InvalidRequest if ``If-None-Match`` is malformed, and SpassError if the file cannot be read."""
     headers = {"ETag": etag(sha256), **_NO_SNIFFING}
     if has_content(request.headers, sha256):
         return Response(status_code=304, headers=headers)

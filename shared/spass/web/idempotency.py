@@ -87,12 +87,8 @@ async def run_idempotently(
     restore: Restore | None = None,
 ) -> Response:
     """Do the ``work`` and return its answer, or return the stored answer if an earlier request did the work. ``restore`` makes
-    the response's body from the stored one.
-
-    Raises:
-        IdempotencyInProgress: another request with this key is running.
-        IdempotencyKeyReused: an earlier request with this key had another body.
-    """
+    the response's body from the stored one. Raise IdempotencyInProgress if another request with this key is running, and
+    IdempotencyKeyReused if an earlier request with this key had another body."""
     if exchange.idempotency is None:
         return _response(_as_result(await work(None)), status)
     claim = await idempotency.acquire(exchange.scope.store, exchange.idempotency)

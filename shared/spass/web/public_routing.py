@@ -19,6 +19,12 @@ ANY_ERROR: Final = {"description": "The one error envelope.", **ERROR}
 """An error as OpenAPI describes it."""
 
 
+def header_parameter(name: str, description: str, pattern: str | None = None) -> dict[str, Any]:
+    """Return an optional header as OpenAPI describes it."""
+    schema = {"type": "string"} if pattern is None else {"type": "string", "pattern": pattern}
+    return {"name": name, "in": "header", "required": False, "description": description, "schema": schema}
+
+
 class PublicRoute(APIRoute):
     """A route without a caller."""
 

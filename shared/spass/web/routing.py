@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, LiteralString
 
 from fastapi import APIRouter, Depends, Path, Query
 from fastapi.dependencies.models import Dependant
@@ -44,7 +44,6 @@ from spass.web.services import get_services
 MAX_CURSOR: Final = 4096
 _MAX_NAME_CHARACTERS: Final = 64  # of an unknown parameter, in an error
 _MAX_REPORTED: Final = 20
-_NUMBER: Final = re.compile(r"[1-9][0-9]{0,3}")
 
 _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     "default": ANY_ERROR,
@@ -240,6 +239,18 @@ MessageIdParameter = Annotated[str, Path(pattern=CLIENT_ID, description="The `me
 DocumentParameter = Annotated[DocumentId, Path(pattern=DOCUMENT_ID, max_length=128, description="A document's id.")]
 
 
+def exact_form(form: re.Pattern[str], kind: LiteralString, message: LiteralString) -> BeforeValidator:
+    """Return a check that rejects texts of another form, which pydantic may accept: as a number ``1.0``, ``+1`` and blanks, as a
+    day a time at midnight and seconds since 1970."""
+
+    def check(value: object) -> object:
+        if isinstance(value, str) and not form.fullmatch(value):
+            raise PydanticCustomError(kind, message)
+        return value
+
+    return BeforeValidator(check)
+
+
 def reject_repeated(request: Request, names: Iterable[str]) -> None:
     """Reject a query that repeats a parameter. Raise InvalidRequest if the query holds one of ``names`` more than once."""
     for name in names:
@@ -255,17 +266,13 @@ class PageParameters:
     cursor: str | None
 
 
-def _check_whole_number(value: object) -> object:
-    """Reject the other forms that pydantic accepts as a number: ``1.0``, ``+1``, surrounding blanks."""
-    if isinstance(value, str) and not _NUMBER.fullmatch(value):
-        raise PydanticCustomError("whole_number", "must be a whole number from 1 to 1000")
-    return value
+_WHOLE_NUMBER: Final = exact_form(re.compile(r"[1-9][0-9]{0,3}"), "whole_number", "must be a whole number from 1 to 1000")
 
 
 async def _page(
     request: Request,
     # The bounds come first. After the validator, pydantic would publish them as ``ge`` and ``le``, which are not OpenAPI.
-    limit: Annotated[int, Query(ge=1, le=1000, description="Entries at most."), BeforeValidator(_check_whole_number)] = 100,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Entries at most."), _WHOLE_NUMBER] = 100,
     cursor: Annotated[str | None, Query(max_length=MAX_CURSOR, description="`next_cursor` of the page before.")] = None,
 ) -> PageParameters:
     reject_repeated(request, ("limit", "cursor"))

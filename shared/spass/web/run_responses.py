@@ -59,12 +59,9 @@ async def answer_run(
 
 
 async def run_chat(exchange: Exchange, name: AgentName, model: str | None, request: RunRequest, client: Receive) -> Response:
-    """Run one turn of a chat with the agent ``name`` as a stream, as ``stream_run`` does. ``model`` replaces the agent's.
-
-    Raises:
-        AgentNotFound, ModelNotFound, ModelNotAllowed: the agent or the model cannot be used.
-        SpassError: the turn is refused.
-    """
+    """Run one turn of a chat with the agent ``name`` as a stream, as ``stream_run`` does. ``model`` replaces the agent's. Raise
+    AgentNotFound, ModelNotFound or ModelNotAllowed if the agent or the model cannot be used, and SpassError if the turn is
+    refused."""
     services, agent = exchange.services, exchange.services.agents.get(name)
     if model is not None:
         agent = replace(agent, model=services.calls.chat_model(exchange.scope, model).name)

@@ -9,6 +9,7 @@ from starlette.datastructures import Headers
 from spass.core.errors import InvalidRequest, ModelNotAllowed
 from spass.core.ids import AgentName
 from spass.web.exchange import Exchange
+from spass.web.public_routing import header_parameter
 
 if TYPE_CHECKING:
     from spass.agents.spec import AgentSpec
@@ -17,14 +18,9 @@ RESPOND_ASYNC: Final = "respond-async"
 PREFERENCE_APPLIED: Final = "Preference-Applied"
 """The header of an answer that names the preference that was applied."""
 
-PREFER_PARAMETER: Final = {
-    "name": "Prefer",
-    "in": "header",
-    "required": False,
-    "description": "`respond-async`: answer 202 immediately and do the work in the background (RFC 7240).",
-    "schema": {"type": "string"},
-}
-"""The OpenAPI parameter object of the header."""
+PREFER_PARAMETER: Final = header_parameter(
+    "Prefer", "`respond-async`: answer 202 immediately and do the work in the background (RFC 7240)."
+)
 
 _QUOTED_VALUE: Final = re.compile(r'"(?:[^"\\]|\\.)*"?')
 
@@ -58,12 +54,8 @@ def refuse_sessions(agent: "AgentSpec") -> None:
 
 
 def fallback_model(exchange: Exchange, name: AgentName) -> str:
-    """Return the model of the agent ``name``. That of a kind is the first chat model that the token may use.
-
-    Raises:
-        AgentNotFound: there is neither an agent nor a kind of this name.
-        ModelNotAllowed: the token may not use any chat model.
-    """
+    """Return the model of the agent ``name``. That of a kind is the first chat model that the token may use. Raise AgentNotFound
+    if there is neither an agent nor a kind of this name, and ModelNotAllowed if the token may not use any chat model."""
     from spass.agents.kinds.registry import KINDS
 
     if not KINDS.contains(name):

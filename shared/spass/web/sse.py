@@ -57,11 +57,8 @@ async def stream_response(
     """Return a response that sends each frame as an event.
 
     A separate task reads the frames to their end. If ``client``, the ASGI receive function, is given, the task is cancelled when
-    the client disconnects. Wait for the first frame, so that a failure before it gets its own HTTP status.
-
-    Raises:
-        SpassError: the work failed before its first frame.
-        ClientDisconnect: the client disconnected before the first frame.
+    the client disconnects. Wait for the first frame, so that a failure before it gets its own HTTP status. Raise SpassError if
+    the work failed before its first frame, and ClientDisconnect if the client disconnected before the first frame.
     """
     running = EventTask(frames)
     if client is None:

@@ -20,6 +20,7 @@ from spass.redaction.log import failure_line, write_line
 from spass.runs.following import follow_stream
 from spass.web.errors import envelope
 from spass.web.exchange import IS_HEAD, Exchange
+from spass.web.public_routing import header_parameter
 from spass.web.sse import MEDIA_TYPE, STREAM_HEADERS, EventStreamResponse, StreamStyle, encode_frame, encode_stream
 
 if TYPE_CHECKING:
@@ -35,14 +36,9 @@ class EventStream(Response):
 
 
 _HEADER: Final = "Last-Event-ID"
-LAST_EVENT_ID: Final = {
-    "name": _HEADER,
-    "in": "header",
-    "required": False,
-    "description": "The id of the last event that the client has read.",
-    "schema": {"type": "string", "pattern": "^[1-9][0-9]{0,8}-[1-9][0-9]{0,8}$"},
-}
-"""The header as OpenAPI describes it."""
+LAST_EVENT_ID: Final = header_parameter(
+    _HEADER, "The id of the last event that the client has read.", "^[1-9][0-9]{0,8}-[1-9][0-9]{0,8}$"
+)
 
 
 EVENT_STYLE: Final = StreamStyle(failure_frames)
@@ -114,13 +110,9 @@ async def answer_followed(
 
 
 async def follow(request: Request, exchange: Exchange, agent: AgentName, message_id: str) -> Response:
-    """Return the stream ``message_id``, running or finished, from its start or behind the event ``Last-Event-ID``. Return 204
-    if the stream has ended with that event: a browser's ``EventSource`` then stops to connect again.
-
-    Raises:
-        InvalidRequest: ``Last-Event-ID`` is malformed.
-        StreamNotFound: the user has no such stream with the agent, or no longer.
-    """
+    """Return the stream ``message_id``, running or finished, from its start or behind the event ``Last-Event-ID``. Return 204 if
+    the stream has ended with that event: a browser's ``EventSource`` then stops to connect again. Raise InvalidRequest if
+    ``Last-Event-ID`` is malformed, and StreamNotFound if the user has no such stream with the agent, or no longer."""
     stream = await follow_stream(exchange.scope, agent, message_id, read_last_event_id(request))
     return await answer_following(request, exchange, stream)
 

@@ -5,27 +5,18 @@ from datetime import date
 from typing import Annotated, Final
 
 from fastapi import Depends, Path, Query
-from pydantic import BeforeValidator
-from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
 from spass.core.errors import AdminRequired, RequestNotFound
 from spass.core.ids import AGENT_NAME, AgentName, RequestId, id_pattern
 from spass.metering.usage import GroupBy, UsageQuery
 from spass.web.exchange import get_exchange
-from spass.web.routing import reject_repeated, require_form
+from spass.web.routing import exact_form, reject_repeated, require_form
 
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
-def _check_day(value: object) -> object:
-    """Reject the other forms that pydantic accepts as a day: a time at midnight, seconds since 1970."""
-    if isinstance(value, str) and not _DAY.fullmatch(value):
-        raise PydanticCustomError("day", "must be a day such as 2026-04-30")
-    return value
-
-
-Day = Annotated[date | None, BeforeValidator(_check_day)]
+Day = Annotated[date | None, exact_form(_DAY, "day", "must be a day such as 2026-04-30")]
 AgentQuery = Annotated[str | None, Query(pattern=f"^{AGENT_NAME}$", description="Only calls of this agent.")]
 
 

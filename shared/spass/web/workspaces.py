@@ -6,8 +6,6 @@ from typing import Annotated, Final
 from urllib.parse import unquote_to_bytes
 
 from fastapi import Depends, Path, Query
-from pydantic import BeforeValidator
-from pydantic_core import PydanticCustomError
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
@@ -17,7 +15,7 @@ from spass.core.time import Deadline
 from spass.store.swap import Participant
 from spass.web.exchange import Exchange
 from spass.web.file_responses import Preconditions
-from spass.web.routing import reject_repeated
+from spass.web.routing import exact_form, reject_repeated
 from spass.workspaces.change import Author, Change, Committed
 from spass.workspaces.head import workspace_not_found
 from spass.workspaces.lookup import find_file
@@ -25,19 +23,11 @@ from spass.workspaces.paths import WorkspacePath, parse_folder, parse_path, show
 from spass.workspaces.responses import MAX_VERSION
 
 _WRITE_SECONDS: Final = 25.0  # API Gateway waits 29 seconds for the answer of a short route
-_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,12}")
 
 WorkspaceParameter = Annotated[WorkspaceId, Path(pattern=RAG_ID, description="A workspace's id.")]
 
 
-def _check_number(value: object) -> object:
-    """Reject the other forms that pydantic accepts as a number: ``1.0``, ``+1``, surrounding blanks."""
-    if isinstance(value, str) and not _NUMBER.fullmatch(value):
-        raise PydanticCustomError("whole_number", "must be a whole number")
-    return value
-
-
-WholeNumber = BeforeValidator(_check_number)
+WholeNumber = exact_form(re.compile(r"0|[1-9][0-9]{0,12}"), "whole_number", "must be a whole number")
 
 
 async def _read_file_path(

@@ -63,13 +63,9 @@ class KindRegistry:
         self._registered: dict[str, type[BaseAgent]] = {}
 
     def register(self, key: str) -> Callable[[type[A]], type[A]]:
-        """Return a class decorator that adds a kind.
-
-        Raises:
-            ValueError: the key is in use or could not be the name of an agent, or a parameter has the name of another key of
-                an agent's file.
-            TypeError: the class is not a complete ``BaseAgent``.
-        """
+        """Return a class decorator that adds a kind. Raise ValueError if the key is in use or could not be the name of an agent,
+        or a parameter has the name of another key of an agent's file, and TypeError if the class is not a complete
+        ``BaseAgent``."""
 
         def add(kind: type[A]) -> type[A]:
             if not _KEY.fullmatch(key):
