@@ -4,9 +4,9 @@ from spass.tenancy.settings import EffectiveConfig
 from spass.tenancy.stored_settings import ConfigChange
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
-from spass.web.routing import admin_router
+from spass.web.routing import AdminRoute, api_router
 
-router = admin_router()
+router = api_router(AdminRoute)
 
 
 @router.put("/v1/tenant/config")

@@ -3,10 +3,10 @@
 from spass.metering.usage import Reset, reset
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
-from spass.web.routing import admin_router
+from spass.web.routing import AdminRoute, api_router
 from spass.web.usage_parameters import ResetAgent
 
-router = admin_router()
+router = api_router(AdminRoute)
 
 
 @router.delete("/v1/usage")

@@ -9,13 +9,13 @@ from starlette.requests import Request
 from spass.web.bodies import RawBody
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import lambda_handler
-from spass.web.routing import archive_router, reject_repeated
+from spass.web.routing import ArchiveRoute, api_router, reject_repeated
 from spass.web.workspaces import WorkspaceParameter, commit
 from spass.workspaces.archive_in import read_archive
 from spass.workspaces.change import Change
 from spass.workspaces.responses import WrittenTree
 
-router = archive_router()
+router = api_router(ArchiveRoute)
 
 
 @router.put("/a1/workspaces/{workspace_id}/archive")

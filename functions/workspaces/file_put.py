@@ -7,12 +7,12 @@ from spass.web.bodies import RawBody, json_response
 from spass.web.exchange import CurrentExchange
 from spass.web.file_responses import IF_MATCH, IF_NONE_MATCH, etag
 from spass.web.http_function import lambda_handler
-from spass.web.routing import file_router
+from spass.web.routing import FileRoute, api_router
 from spass.web.workspaces import FilePath, WorkspaceParameter, write_file
 from spass.workspaces.change import Body
 from spass.workspaces.responses import WrittenFile
 
-router = file_router()
+router = api_router(FileRoute)
 
 
 @router.put(

@@ -1,38 +1,22 @@
 """Tell which kinds this gateway can run, and which agents a caller can use."""
 
-from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from spass.agents.kinds.base import AgentContext, BaseAgent
 from spass.agents.kinds.registry import KINDS
 from spass.agents.spec import AgentSpec
 from spass.core.code_calls import Sandbox
-from spass.core.effects import ForeignRun, ForeignRunner
 from spass.core.errors import KindUnavailable, SandboxUnavailable
-from spass.core.messages import Json
 from spass.models.backends import is_served
 from spass.sandbox.none import no_sandbox
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Identity
 
+if TYPE_CHECKING:
+    from spass.sandbox.foreign.service import ForeignAgents  # not in the bundle of a function
+
 NOT_DEPLOYED: Final = "foreign agents run on a machine of your own, not in a deployed gateway. Start one there with: make run"
-
-
-class ForeignAgents(Protocol):
-    """The foreign agents of a machine."""
-
-    def unavailable(self, runner: ForeignRunner) -> str | None:
-        """Return why ``runner`` cannot run, for people, with the command that helps, or None if it can."""
-        ...
-
-    def check(self, spec: ForeignRun) -> None:
-        """Check whether ``spec`` can run, before any work. Raise InvalidRequest if a value is not allowed, and KindUnavailable if
-        something is missing."""
-        ...
-
-    async def run(self, spec: ForeignRun, *, model: str, owner: str) -> Mapping[str, Json]:
-        """Return what the runner answers. Raise SpassError if the run failed."""
-        ...
 
 
 class Availability:
@@ -40,13 +24,13 @@ class Availability:
     None in a deployment."""
 
     def __init__(
-        self, sandbox: Callable[[], Sandbox] = no_sandbox, foreign_agents: Callable[[], ForeignAgents | None] = lambda: None
+        self, sandbox: Callable[[], Sandbox] = no_sandbox, foreign_agents: "Callable[[], ForeignAgents | None]" = lambda: None
     ) -> None:
         self.sandbox = sandbox
         self._foreign_agents = foreign_agents
 
     @property
-    def foreign_agents(self) -> ForeignAgents:
+    def foreign_agents(self) -> "ForeignAgents":
         """Return the foreign agents of this machine. Raise KindUnavailable if this is a deployment, which has none."""
         foreign_agents = self._foreign_agents()
         if foreign_agents is None:

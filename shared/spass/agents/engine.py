@@ -18,7 +18,7 @@ from spass.core.errors import InternalError
 from spass.core.events import Event
 from spass.core.ids import AgentName, IndexId, Operator, WorkspaceId
 from spass.core.memory import Memory, MemoryOfTurn
-from spass.core.messages import Json, Message, Role, ToolSpec
+from spass.core.messages import Json, Message, Role
 from spass.models.types import ChatRequest
 from spass.rag.search.prompt import render_context
 from spass.tenancy.settings import Cascade
@@ -113,7 +113,7 @@ class Engine:
         scope = replace(scope, agent=AgentName(spec.name), kind=spec.kind)
         grants = replace(spec.grants, workspace=_workspace(scope, spec, nested_in))
         specs = self._toolbox.specs(scope, spec.tools) if agent.accepts_tools else ()
-        defaults = _defaults(agent, spec, specs)
+        defaults = ChatRequest(spec.model, (), specs, temperature=agent.temperature, max_tokens=agent.max_tokens)
         names = tuple(tool.name for tool in specs)
         run_tools = partial(self._toolbox.run_all, allowed=names, turn=ToolTurn(spec.model, grants, memory))
         driver = Driver(
@@ -181,10 +181,6 @@ def _workspace(scope: Scope, spec: AgentSpec, nested_in: Grants | None) -> Works
 def _without_blank_prompt(agent: BaseAgent) -> BaseAgent:
     """Return the agent without a system prompt of only invisible characters, which some providers reject."""
     return agent if strip_invisible(agent.system_prompt).strip() else replace(agent, system_prompt="")
-
-
-def _defaults(agent: BaseAgent, spec: AgentSpec, specs: tuple[ToolSpec, ...]) -> ChatRequest:
-    return ChatRequest(spec.model, (), specs, temperature=agent.temperature, max_tokens=agent.max_tokens)
 
 
 def _with_content(history: Sequence[Message]) -> tuple[Message, ...]:

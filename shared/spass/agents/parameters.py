@@ -18,10 +18,6 @@ SYSTEM_PROMPT: Final = "system_prompt"
 """The parameter that a request names beside ``params`` and not in it."""
 
 
-class Params(StrictBody):
-    """The parameters of a kind, as a request names them."""
-
-
 def parameter_fields(kind: type[BaseAgent]) -> dict[str, tuple[Any, FieldInfo]]:
     """Return type and field of each parameter, as ``create_model`` takes them."""
     types = get_type_hints(kind, include_extras=True)
@@ -43,10 +39,10 @@ def _field(field: "dataclasses.Field[Any]", annotation: object) -> FieldInfo:
 
 
 @cache
-def params_model(kind: type[BaseAgent]) -> type[Params]:
+def params_model(kind: type[BaseAgent]) -> type[StrictBody]:
     """Return the model of ``params`` in a request: all parameters except the system prompt."""
     fields: dict[str, Any] = {name: field for name, field in parameter_fields(kind).items() if name != SYSTEM_PROMPT}
-    return create_model("Params", __base__=Params, **fields)
+    return create_model("Params", __base__=StrictBody, **fields)
 
 
 def params_schema(kind: type[BaseAgent]) -> Mapping[str, Json]:

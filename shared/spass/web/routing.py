@@ -181,24 +181,9 @@ def _parse_ignored_body(raw: bytes) -> Json:
         return None
 
 
-def api_router() -> APIRouter:
+def api_router(route_class: type[CallerRoute] = CallerRoute) -> APIRouter:
     """Return a router for routes with a caller. A body without a Content-Type counts as JSON."""
-    return make_router(CallerRoute, _RESPONSES)
-
-
-def admin_router() -> APIRouter:
-    """Return a router for routes that need an admin's token."""
-    return make_router(AdminRoute, _RESPONSES)
-
-
-def file_router() -> APIRouter:
-    """Return a router for routes with a caller whose body is a file."""
-    return make_router(FileRoute, _RESPONSES)
-
-
-def archive_router() -> APIRouter:
-    """Return a router for routes with a caller whose body is a zip archive."""
-    return make_router(ArchiveRoute, _RESPONSES)
+    return make_router(route_class, _RESPONSES)
 
 
 def require_form(pattern: str, not_found: type[NotFound], message: str, param: str) -> AfterValidator:

@@ -18,7 +18,7 @@ from spass.aws.job_targets import NO_JOB_TARGETS, JobTargets
 if TYPE_CHECKING:
     from spass.agents.approving import Decisions
     from spass.agents.ask import Asker
-    from spass.agents.availability import Availability, ForeignAgents
+    from spass.agents.availability import Availability
     from spass.agents.delegates import AgentDelegates
     from spass.agents.engine import Engine
     from spass.agents.registry import AgentRegistry
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from spass.runs.managed_runs import ManagedRuns
     from spass.runs.managed_worker import RunWorker
     from spass.runs.service import Runs
+    from spass.sandbox.foreign.service import ForeignAgents
     from spass.sandbox.tenant_function import TenantFunction
     from spass.sessions.compaction.jobs import CompactionJobs
     from spass.sessions.compaction.steps import CompactionSteps

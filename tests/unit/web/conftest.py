@@ -16,15 +16,7 @@ from spass.web.app import create_app
 from spass.web.bodies import RawBody, json_response
 from spass.web.exchange import CurrentExchange
 from spass.web.public_routing import public_router
-from spass.web.routing import (
-    AgentParameter,
-    IndexParameter,
-    Pagination,
-    SessionParameter,
-    api_router,
-    archive_router,
-    file_router,
-)
+from spass.web.routing import AgentParameter, ArchiveRoute, FileRoute, IndexParameter, Pagination, SessionParameter, api_router
 from spass.web.services import Services, Settings
 
 TOKEN = "demo-token"
@@ -56,7 +48,7 @@ def services(tmp_path: Path) -> Services:
 def routes() -> list[APIRouter]:
     """Return routes that answer with what they received."""
     public, v1, a1 = public_router(), api_router(), api_router()
-    files, archives = file_router(), archive_router()
+    files, archives = api_router(FileRoute), api_router(ArchiveRoute)
 
     @public.get("/healthz")
     async def health() -> Response:

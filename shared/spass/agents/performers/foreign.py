@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from spass.agents.availability import ForeignAgents
 from spass.calls.model_calls import ModelCalls
 from spass.calls.recorder import Recorder
 from spass.calls.scope import Scope
@@ -25,6 +24,9 @@ from spass.redaction.stream import redact_secrets
 from spass.redaction.text import redact_members
 from spass.tools.base import TOOL_FAILED, arguments_for_display
 
+if TYPE_CHECKING:
+    from spass.sandbox.foreign.service import ForeignAgents
+
 _MAX_TOKENS: Final = 10**12
 _MAX_USD: Final = 10**6
 _MAX_MODEL_CHARACTERS: Final = 128
@@ -40,7 +42,7 @@ class ForeignPerformer:
     calls: ModelCalls
     scope: Scope
     model: str
-    foreign_agents: ForeignAgents
+    foreign_agents: "ForeignAgents"
 
     async def perform(self, spec: ForeignRun) -> ForeignResult:
         """Return the answer of the foreign agent.
