@@ -140,7 +140,7 @@ def _read(source: YamlSource) -> AgentFile:
     not exist."""
     kind = source.data.get("kind", DEFAULT_KIND) if isinstance(source.data, Mapping) else DEFAULT_KIND
     try:
-        model = file_model(KINDS.get(kind if isinstance(kind, str) else DEFAULT_KIND))
+        model = file_model(kind if isinstance(kind, str) else DEFAULT_KIND)
     except UnknownKind as error:
         raise ConfigError([source.problem(("kind",), str(error))]) from None
 

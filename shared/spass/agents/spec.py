@@ -148,9 +148,13 @@ class AgentFile(BaseModel):
         return AgentSpec(**common, grants=grants, parameters=parameters)
 
 
+def file_model(kind: str) -> type[AgentFile]:
+    """Return the model of the files of agents of the ``kind``. Raise UnknownKind if no kind has this key."""
+    return _file_model(KINDS.get(kind))
+
+
 @cache
-def file_model(kind: type[BaseAgent]) -> type[AgentFile]:
-    """Return the model of the files of agents of the ``kind``."""
+def _file_model(kind: type[BaseAgent]) -> type[AgentFile]:
     parameters: dict[str, Any] = dict(parameter_fields(kind))
     return create_model("AgentFile", __base__=AgentFile, **parameters)
 
