@@ -20,8 +20,7 @@ import numpy as np
 from bench.corpus import docstring_sentences, document_sentences, embed
 from bench.processes import with_one_thread
 from bench.search import TOP_K, exact_scores, normal_rows
-from spass.rag.index.codes import quantize
-from spass.rag.index.segments import Vectors
+from spass.rag.index.segments import Vectors, quantize
 from spass.rag.search.code_scan import Candidates, CodeBlock, CodedQuery, bound_again, scan_codes
 
 _BATCH: Final = 1000  # sentences that are embedded between two reports of progress

@@ -28,7 +28,6 @@ from spass.aws.bucket import S3Objects
 from spass.aws.clients import Aws
 from spass.core.ids import DocumentId, IndexId, TenantId
 from spass.rag.index.cache import ObjectCache
-from spass.rag.index.codes import encode_codes
 from spass.rag.index.columns import encode_meta
 from spass.rag.index.filters import Filter, parse_filter
 from spass.rag.index.ids import IdRow, encode_ids
@@ -46,7 +45,7 @@ from spass.rag.index.objects import (
     code_blocks,
     vector_blocks,
 )
-from spass.rag.index.segments import encode_array, json_line
+from spass.rag.index.segments import encode_array, encode_codes, json_line
 from spass.rag.search.blocks import Residency, choose_residency
 from spass.rag.search.nearest_neighbors import VectorQuery, find_nearest
 from spass.store.tenant_store import TenantStore

@@ -22,10 +22,9 @@ import numpy.typing as npt
 
 from bench.processes import with_one_thread
 from spass.rag.index.cache import in_large_pages
-from spass.rag.index.codes import decode_codes, encode_codes
 from spass.rag.index.manifest import CODED, MAX_SEGMENTS, Segment, has_codes
 from spass.rag.index.objects import Block, code_blocks, vector_block_rows, vector_blocks
-from spass.rag.index.segments import decode_rows, encode_array
+from spass.rag.index.segments import decode_codes, decode_rows, encode_array, encode_codes
 from spass.rag.search.code_scan import CodeBlock, CodedQuery, int8_dot, scan_codes
 from spass.rag.search.scan import MIN_SCORE, ScanBlock, ScoredRow, keep_top_k, scan_top_k
 from spass.rag.write.merge_policy import MERGE_ROWS

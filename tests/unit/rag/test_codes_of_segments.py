@@ -11,11 +11,10 @@ from spass.core.ids import DocumentId
 from spass.core.messages import Json
 from spass.core.time import Deadline
 from spass.rag.index.cache import ObjectCache
-from spass.rag.index.codes import encode_codes
 from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.rag.index.manifest import CODED, VECTORS_ALONE, Manifest, Segment, has_codes, read_manifest
 from spass.rag.index.objects import CODES, VECTORS
-from spass.rag.index.segments import decode_vectors
+from spass.rag.index.segments import decode_vectors, encode_codes
 from spass.rag.write.merge_job import merge
 from spass.rag.write.sweep import GARBAGE_SECONDS, ORPHAN_SECONDS, SweepResult, sweep
 from spass.store.keys import rag_manifest

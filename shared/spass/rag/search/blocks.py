@@ -12,11 +12,10 @@ import anyio.to_thread
 from spass.core.tasks import map_concurrently
 from spass.core.time import now
 from spass.rag.index.cache import Body, in_large_pages
-from spass.rag.index.codes import Codes, decode_codes, encode_block, quantize
 from spass.rag.index.filters import Filter
 from spass.rag.index.manifest import CODED, Segment, has_codes
 from spass.rag.index.objects import CODE_BOUND_BYTES, CODES, Block, SegmentObjects, code_blocks, vector_blocks
-from spass.rag.index.segments import decode_rows
+from spass.rag.index.segments import Codes, decode_codes, decode_rows, encode_block, quantize
 from spass.rag.search.code_scan import CodeBlock
 from spass.rag.search.scan import ScanBlock
 from spass.rag.search.selection import ALL, FieldTypes, Selection, select

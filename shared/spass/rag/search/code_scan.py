@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spass.rag.index.codes import FLOAT32_ROUNDOFF, MAX_CODE, Codes, Float32s, Int8s, quantize
-from spass.rag.index.segments import RowNumbers, Vectors
+from spass.rag.index.segments import FLOAT32_ROUNDOFF, MAX_CODE, Codes, Float32s, Int8s, RowNumbers, Vectors, quantize
 from spass.rag.search.scan import DECIMALS, MIN_SCORE, kth_largest_at_least, split_by_block
 
 Bounds = npt.NDArray[np.float64]

@@ -10,8 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spass.rag.index.codes import FLOAT32_ROUNDOFF
-from spass.rag.index.segments import RowNumbers, Vectors
+from spass.rag.index.segments import FLOAT32_ROUNDOFF, RowNumbers, Vectors
 
 Scores = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 

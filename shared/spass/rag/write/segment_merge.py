@@ -14,7 +14,6 @@ import numpy as np
 
 from spass.core.ids import new_id
 from spass.core.tasks import map_concurrently
-from spass.rag.index.codes import encode_codes
 from spass.rag.index.columns import decode_meta, encode_meta
 from spass.rag.index.ids import Bitmap, IdRow, Ids, encode_ids
 from spass.rag.index.locations import LiveIds
@@ -29,6 +28,7 @@ from spass.rag.index.segments import (
     decode_vectors,
     deleted_row_numbers,
     encode_array,
+    encode_codes,
     encode_segment,
 )
 from spass.rag.write.merge_policy import bytes_to_read

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spass.rag.index.codes import Codes, Float32s, decode_codes, encode_block, encode_codes, quantize
 from spass.rag.index.embedding import normalise
 from spass.rag.index.manifest import Segment
 from spass.rag.index.objects import CODE_BOUND_BYTES, code_block_rows, code_blocks, vector_blocks
+from spass.rag.index.segments import Codes, Float32s, decode_codes, encode_block, encode_codes, quantize
 
 _SMALLEST_BITS: Final = 149  # each float32 is a whole multiple of 2^-149
 _DIMENSIONS: Final = (1, 2, 3, 7, 8, 31, 32, 33, 127, 384, 768, 1023, 4096)
@@ -99,7 +99,7 @@ def test_a_row_whose_components_are_codes_loses_almost_nothing() -> None:
 def test_the_blocks_of_a_segment_decode_to_the_codes_of_its_rows(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     dimensions = 24
     monkeypatch.setattr("spass.rag.index.objects.BLOCK_BYTES", 10 * 4 * dimensions)
-    monkeypatch.setattr("spass.rag.index.codes._CHUNK_NUMBERS", 7 * dimensions)
+    monkeypatch.setattr("spass.rag.index.segments._CHUNK_NUMBERS", 7 * dimensions)
     vectors = normalise(np.random.default_rng(rows).normal(size=(rows, dimensions)).astype(np.float32))
     stored, whole = encode_codes(vectors), quantize(vectors)
     assert len(stored) == rows * (dimensions + CODE_BOUND_BYTES)

@@ -4,13 +4,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.rag.index.codes import encode_codes
 from spass.rag.index.columns import decode_meta
 from spass.rag.index.ids import Bitmap, IdRow, Ids, encode_ids
 from spass.rag.index.locations import decode_document
 from spass.rag.index.manifest import CODED, Segment
 from spass.rag.index.objects import DOCS, IDS, META, OFFSETS, VECTORS, code_blocks
-from spass.rag.index.segments import Rows, decode_offsets, decode_vectors, encode_segment, json_line
+from spass.rag.index.segments import Rows, decode_offsets, decode_vectors, encode_codes, encode_segment, json_line
 
 document_ids = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._:\-]{0,127}", fullmatch=True)
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)

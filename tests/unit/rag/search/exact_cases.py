@@ -75,7 +75,7 @@ def shrink_limits(patch: pytest.MonkeyPatch, random: Random) -> None:
     for name, value in {
         "index.objects.BLOCK_BYTES": int(2 ** random.uniform(8, 20)),
         "index.objects._GAP_BYTES": _pick(random, (0, 32 * 1024)),
-        "index.codes._CHUNK_NUMBERS": _pick(random, (100, 2**17)),
+        "index.segments._CHUNK_NUMBERS": _pick(random, (100, 2**17)),
         "search.blocks.MAX_GROUP_BYTES": group_bytes,
         "search.nearest_neighbors.MAX_GROUP_BYTES": group_bytes,
         "search.nearest_neighbors._MAX_INLINE_BYTES": 0 if random.random() < 0.1 else 2**23,

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pytest
 
-from spass.rag.index.codes import quantize
+from spass.rag.index.segments import quantize
 from spass.rag.search.code_scan import Candidates, CodeBlock, CodedQuery, bound_again, scan_codes
 from tests.sampling import SOAK
 from tests.unit.rag.search.exact_vectors import FAMILIES, Doubles, Sample, unit

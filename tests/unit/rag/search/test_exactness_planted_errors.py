@@ -7,12 +7,11 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from spass.rag.index import codes
-from spass.rag.index.codes import Codes, Int8s
+from spass.rag.index import segments
 from spass.rag.index.filters import Filter
 from spass.rag.index.manifest import Segment
 from spass.rag.index.objects import Block, SegmentObjects
-from spass.rag.index.segments import Vectors
+from spass.rag.index.segments import Codes, Int8s, Vectors
 from spass.rag.search import code_scan, scan, selection
 from spass.rag.search.code_scan import Candidates, CodeBlock, CodedQuery
 from spass.rag.search.nearest_neighbors import _Search
@@ -40,7 +39,7 @@ def _change_query(patch: Patch, change: Callable[[CodedQuery, float], None]) -> 
 
     def create_changed(self: CodedQuery, vector: Vectors) -> None:
         create(self, vector)
-        change(self, float(codes.quantize(vector[None]).residuals[0]))
+        change(self, float(segments.quantize(vector[None]).residuals[0]))
 
     patch.setattr(CodedQuery, "__init__", create_changed)
 
@@ -92,14 +91,14 @@ def largest_component_as_the_residual(patch: Patch) -> None:
 
 def _change_residuals(patch: Patch, measure: Callable[[Doubles], Doubles]) -> None:
     """Replace the residuals by what ``measure`` says of the differences between rows and codes."""
-    quantize = codes.quantize
+    quantize = segments.quantize
 
     def changed(vectors: Vectors) -> Codes:
         encoded = quantize(vectors)
         lost: Doubles = vectors.astype(np.float64) - encoded.codes * encoded.scales[:, None].astype(np.float64)
         return encoded._replace(residuals=measure(lost).astype(np.float32))
 
-    for user in ("index.codes", "search.blocks", "search.code_scan"):
+    for user in ("index.segments", "search.blocks", "search.code_scan"):
         patch.setattr(f"spass.rag.{user}.quantize", changed)
 
 
@@ -199,7 +198,7 @@ def blocks_with_many_candidates_are_forgotten(patch: Patch) -> None:
 
 @planted
 def codes_made_in_another_order(patch: Patch) -> None:
-    patch.setattr(f"{SEARCH}.blocks.encode_block", lambda pieces: codes.encode_block(pieces[::-1]))
+    patch.setattr(f"{SEARCH}.blocks.encode_block", lambda pieces: segments.encode_block(pieces[::-1]))
 
 
 @planted

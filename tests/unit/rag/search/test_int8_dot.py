@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import simsimd
 
-from spass.rag.index.codes import Int8s, quantize
 from spass.rag.index.embedding import normalise
+from spass.rag.index.segments import Int8s, quantize
 from spass.rag.search import code_scan as kernels
 from spass.rag.search.code_scan import CodeBlock, CodedQuery, dot_by_numpy, int8_dot, scan_codes
 

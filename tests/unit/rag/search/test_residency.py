@@ -12,12 +12,11 @@ import pytest
 
 from spass.core.ids import IndexId, TenantId
 from spass.rag.index.cache import ObjectCache
-from spass.rag.index.codes import encode_codes, quantize
 from spass.rag.index.filters import parse_filter
 from spass.rag.index.ids import IdRow
 from spass.rag.index.manifest import CODED, VECTORS_ALONE, Segment
 from spass.rag.index.objects import CODE_BOUND_BYTES, CODES, DOCS, VECTORS, SegmentObjects, code_blocks, vector_blocks
-from spass.rag.index.segments import Rows, Vectors, encode_segment, json_line
+from spass.rag.index.segments import Rows, Vectors, encode_codes, encode_segment, json_line, quantize
 from spass.rag.search.blocks import Residency, choose_residency
 from spass.rag.search.nearest_neighbors import VectorQuery, find_nearest
 from spass.store.invocation import ServiceCall
