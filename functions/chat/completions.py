@@ -10,12 +10,12 @@ from spass.completions.answer import AnswerBuilder
 from spass.completions.chat_request import ChatCompletionRequest
 from spass.completions.responses import ChatCompletion
 from spass.web.caller import AUGMENT_HEADER, parse_augment
-from spass.web.disconnect import run_for_client
 from spass.web.exchange import CurrentExchange
 from spass.web.http_function import stream_app
 from spass.web.idempotency import run_idempotently, stream_idempotently
 from spass.web.routing import api_router
 from spass.web.services import Services
+from spass.web.sse import run_for_client
 
 router = api_router()
 

@@ -118,7 +118,7 @@ class Spass:
 
     def create_session(self, agent: str, *, title: str | None = None) -> JsonObject:
         """Create a session of the user with ``agent``, which has a file, and return it."""
-        session = self._transport.post(_sessions_path(agent), {} if title is None else {"title": title})
+        session = self._transport.send("POST", _sessions_path(agent), {} if title is None else {"title": title})
         if not isinstance(session.get("id"), str):
             raise invalid_answer(201)
         return session
@@ -153,7 +153,7 @@ class Spass:
         return self._events(f"/c1/agents/{_quoted(agent)}/job_card", body)
 
     def _ask(self, body: JsonObject) -> JsonObject:
-        answer = self._transport.post(_ASK, body)
+        answer = self._transport.send("POST", _ASK, body)
         check_answer(answer, AskAnswer)
         return answer
 

@@ -47,7 +47,7 @@ class ManagedAgents:
             raise TypeError(f"tools is a list of names. Write tools=[{tools!r}].")
         optional = {"model": model, "tools": tools, "system_prompt": system_prompt, "params": params, "schedule": schedule}
         body = {"name": name, "agent": agent, **{field: value for field, value in optional.items() if value is not None}}
-        return self._created(self._transport.post(_AGENTS, body))
+        return self._created(self._transport.send("POST", _AGENTS, body))
 
     def list(self) -> Iterator[JsonObject]:
         """Return the managed agents, newest first."""
@@ -67,7 +67,7 @@ class ManagedAgents:
 
     def send(self, agent_id: str, content: str) -> JsonObject:
         """Put a message into the agent's mailbox, where it waits for the next run, and return it."""
-        return self._created(self._transport.post(_path(agent_id, "messages"), {"content": content}))
+        return self._created(self._transport.send("POST", _path(agent_id, "messages"), {"content": content}))
 
     def stream(self, agent_id: str, content: str) -> Generator[Event, None, None]:
         """Send a message, run the agent at once, and return the events of the run as they happen.
@@ -85,7 +85,7 @@ class ManagedAgents:
 
     def run(self, agent_id: str, input: str | None = None) -> JsonObject:  # noqa: A002 (the field's name on the wire)
         """Start a run, which takes the pending messages and then ``input``, and return it. It is executed in the background."""
-        return self._created(self._transport.post(_path(agent_id, "run"), {} if input is None else {"input": input}))
+        return self._created(self._transport.send("POST", _path(agent_id, "run"), {} if input is None else {"input": input}))
 
     def runs(self, agent_id: str) -> Iterator[JsonObject]:
         """Return the runs of an agent, newest first."""

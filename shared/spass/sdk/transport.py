@@ -43,10 +43,6 @@ class Transport:
         """Return the answer to a GET. Fields that a newer gateway added are ignored."""
         return check_answer(self.send("GET", path), model)
 
-    def post(self, path: str, body: Mapping[str, Any]) -> JsonObject:
-        """Return the answer to a POST."""
-        return self.send("POST", path, body)
-
     def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> JsonObject:
         """Return the answer to a request."""
         with self._answer(method, path, body) as response:

@@ -17,10 +17,10 @@ from spass.core.tasks import EventTask
 from spass.runs.run import ChatSession, RunRequest
 from spass.tenancy.response_model import ResponseModel
 from spass.web.bodies import json_response
-from spass.web.disconnect import run_for_client
 from spass.web.exchange import Exchange, render_cost_headers
 from spass.web.idempotency import REPLAYED_HEADER
 from spass.web.sessions import refuse_sessions
+from spass.web.sse import run_for_client
 
 STREAM_RESPONSE: Final = {"content": {"text/event-stream": {}}, "description": "With `stream`, the events of the run."}
 """The stream as OpenAPI describes it."""

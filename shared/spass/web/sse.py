@@ -1,13 +1,13 @@
-"""Server-sent events: frames as bytes, in OpenAI's format or in another.
+"""Server-sent events: frames as bytes, in OpenAI's format or in another. Work for which no client waits any more is ended.
 
 Format: https://html.spec.whatwg.org/multipage/server-sent-events.html; ``[DONE]`` at the end is OpenAI's.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
@@ -20,8 +20,11 @@ from spass.core.tasks import EventList, EventTask
 from spass.journal.frames import EventId, Frame, json_frame
 from spass.redaction.log import failure_line, write_line
 from spass.redaction.text import redact
-from spass.web.disconnect import wait_for_disconnect
 from spass.web.errors import envelope
+
+if TYPE_CHECKING:
+    from spass.calls.scope import Scope as CallScope
+    from spass.web.exchange import Exchange
 
 KEEP_ALIVE_SECONDS: Final = 15.0
 KEEP_ALIVE: Final = b": keep-alive\n\n"
@@ -29,6 +32,7 @@ MEDIA_TYPE: Final = "text/event-stream"
 STREAM_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 E = TypeVar("E")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +182,54 @@ def encode_frame(frame: Frame, event_id: EventId | None = None) -> bytes:
     id_line = f"id: {event_id}\n" if event_id is not None else ""
     name_line = f"event: {frame.event}\n" if frame.event is not None else ""
     return f"{id_line}{name_line}data: {frame.data}\n\n".encode()
+
+
+async def run_for_client(exchange: "Exchange", client: Receive, work: Callable[["CallScope"], Awaitable[T]]) -> T:
+    """Run ``work``. End it if the client disconnects while its first model call waits for capacity: nothing was called yet, and
+    nothing is to be paid. Work with an Idempotency-Key goes on, so that its answer is stored for the client's retry.
+
+    ``client`` is the ASGI receive function. A function in AWS is not told of a disconnect. Raise ClientDisconnect if the client
+    disconnected, and the work was ended.
+    """
+    if exchange.idempotency is not None:
+        return await work(exchange.scope)
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 (only a callback of the event loop runs outside of a task)
+    waiting = _Waiting(client, task)
+    try:
+        return await work(replace(exchange.scope, sleep=waiting.sleep))
+    except asyncio.CancelledError:
+        if waiting.client_left and task.uncancel() == 0:
+            raise ClientDisconnect from None
+        raise
+
+
+class _Waiting:
+    """The waiting of one request, which runs in ``task``. Nothing watches the client at other times, so a request that never
+    waits costs nothing more."""
+
+    def __init__(self, client: Receive, task: "asyncio.Task[Any]") -> None:
+        self._client = client
+        self._task = task
+        self.client_left = False
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep for ``seconds``. If the client disconnects, cancel the request: the sleeper may be one of several tasks of it."""
+        disconnect = asyncio.ensure_future(wait_for_disconnect(self._client))
+        try:
+            await asyncio.wait({disconnect}, timeout=seconds)
+            if disconnect.done():
+                if not self.client_left:
+                    self.client_left = True
+                    self._task.cancel()
+                await asyncio.Event().wait()  # until the cancellation arrives
+        finally:
+            disconnect.cancel()
+
+
+async def wait_for_disconnect(client: Receive) -> None:
+    """Wait until the ASGI receive function ``client`` says that the client has disconnected."""
+    while True:
+        message = await client()
+        if message["type"] == "http.disconnect":
+            return

@@ -67,37 +67,22 @@ class GeneratorSource:
         """Do nothing: a generator has no interpreter."""
 
     async def start(self) -> Effect | Answer:
-        """Start the generator. Raise InternalError if the kind raised an exception, or returned something that is not an
-        ``Answer``. So do the other methods."""
-        try:
+        def begin() -> object:
             self._steps = self._begin()
-            return self._effect(next(self._steps))
-        except StopIteration as end:
-            return self._answer(end.value)
-        except _FAILURES as error:
-            raise self._failure(error) from error
+            return next(self._steps)
+
+        return self._require(begin)
 
     async def send(self, result: object) -> Effect | Answer:
         steps = self._require_started()
-        try:
-            return self._effect(steps.send(result))
-        except StopIteration as end:
-            return self._answer(end.value)
-        except MaxTurns as error:
-            raise self._fault("raised MaxTurns, which only the driver does") from error
-        except _FAILURES as error:
-            raise self._failure(error) from error
+        return self._require(lambda: steps.send(result))
 
     async def interrupt(self) -> Effect | Answer | None:
         steps = self._require_started()
         try:
-            return self._effect(steps.throw(MaxTurns()))
-        except StopIteration as end:
-            return self._answer(end.value)
+            return self._advance(lambda: steps.throw(MaxTurns()))
         except MaxTurns:
             return None
-        except _FAILURES as error:
-            raise self._failure(error) from error
 
     async def close(self) -> None:
         """Close the generator. A generator that ignores this is dropped."""
@@ -110,21 +95,28 @@ class GeneratorSource:
             raise RuntimeError("the run has not started")
         return self._steps
 
-    def _effect(self, effect: object) -> Effect:
+    def _require(self, resume: Callable[[], object]) -> Effect | Answer:
+        try:
+            return self._advance(resume)
+        except MaxTurns as error:
+            raise self._fault("raised MaxTurns, which only the driver does") from error
+
+    def _advance(self, resume: Callable[[], object]) -> Effect | Answer:
+        """Return what the generator does next. Raise MaxTurns if the generator raises it, and InternalError if it raises another
+        exception or gives something that is neither an effect nor an answer."""
+        try:
+            effect = resume()
+        except StopIteration as end:
+            if not isinstance(end.value, Answer):
+                raise self._fault(f"returned a {type(end.value).__name__} instead of an Answer") from None
+            return end.value
+        except (MaxTurns, InternalError):
+            raise
+        except _FAILURES as error:
+            raise self._fault(f"raised {type(error).__name__}").with_traceback(error.__traceback__) from error
         if not isinstance(effect, Effect):
             raise self._fault(f"yielded a {type(effect).__name__}, which is not an effect")
         return effect
-
-    def _answer(self, answer: object) -> Answer:
-        if not isinstance(answer, Answer):
-            raise self._fault(f"returned a {type(answer).__name__} instead of an Answer")
-        return answer
-
-    def _failure(self, error: BaseException) -> InternalError:
-        if isinstance(error, InternalError):
-            return error
-        failure = self._fault(f"raised {type(error).__name__}")
-        return failure.with_traceback(error.__traceback__)
 
     def _fault(self, problem: str) -> InternalError:
         return InternalError(f"The agent kind {self._kind} {problem}.")
