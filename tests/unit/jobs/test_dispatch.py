@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from spass.core.ids import IndexId, JobId, TenantId, UploadId
 from spass.core.jobs import AccountCall, IngestPart, IngestUpload, Job, MergeSegments, StartCompaction, body_of
 from spass.jobs.dispatch import Unknown, parse
-from spass.rag.ingest.uploaded_file import UploadedFile, upload_key, uploaded_file
+from spass.rag.ingest.uploaded_file import UploadedFile, form_key, uploaded_file
 from tests.unit.rag.ingest.harness import put_event
 
 UPLOAD = UploadId("upl_01k9s3f5k2abcdefghjkmnpqrs")
@@ -134,7 +134,7 @@ def test_parsing_never_raises(body: str) -> None:
 
 
 def test_a_key_names_tenant_index_and_file() -> None:
-    form = locate(f"uploads/t/{upload_key(IndexId('books'), UPLOAD, 'a.md')}")
+    form = locate(f"uploads/t/{form_key(IndexId('books'), UPLOAD, 'a.md')}")
     assert form is not None
     assert (form.tenant, form.index, form.form_upload, form.filename) == ("t", "books", UPLOAD, "a.md")
     free = locate("uploads/t/books/2026/may/a.md")

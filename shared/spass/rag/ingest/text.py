@@ -148,7 +148,8 @@ def _find_outline(window: _TextWindow, body: bytes) -> _Outline:
         start = max(0, line.start() + 1 - len(window.leading_blanks))
         end = line.end() - len(window.leading_blanks)
         if fence:
-            if _closes_fence(line, fence):
+            closes = bool(line["fence"]) and line["fence"].startswith(fence.encode()) and not line["info"].strip()
+            if closes:
                 code_blocks.append(_CodeBlock(fence_start, end, fence))
                 fence = ""
         elif start > PASSAGE_BYTES and body[PASSAGE_BYTES:start].strip():
@@ -163,10 +164,6 @@ def _find_outline(window: _TextWindow, body: bytes) -> _Outline:
     if fence:
         code_blocks.append(_CodeBlock(fence_start, len(body), fence))
     return _Outline(headings_end, next_section, tuple(code_blocks), ends_in_code=bool(fence))
-
-
-def _closes_fence(line: "re.Match[bytes]", fence: str) -> bool:
-    return bool(line["fence"]) and line["fence"].startswith(fence.encode()) and not line["info"].strip()
 
 
 def _last_that_fits(ends: Iterable[int]) -> int:

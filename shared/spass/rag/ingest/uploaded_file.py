@@ -50,7 +50,7 @@ def own_upload(key: str, revision: str) -> UploadId:
     return UploadId(f"upl_{_BEFORE_ALL_TIMES}{base64.b32hexencode(digest).decode().lower()}")
 
 
-def upload_key(index: IndexId, upload: UploadId, filename: str) -> str:
+def form_key(index: IndexId, upload: UploadId, filename: str) -> str:
     """Return the key at which a presigned form puts its file, relative to ``uploads/<tenant>/``."""
     return f"{index}/{upload}/{filename}"
 

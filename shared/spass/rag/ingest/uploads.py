@@ -16,7 +16,7 @@ from spass.rag.index.manifest import EmbeddingModel, check_model, read_manifest
 from spass.rag.ingest.parts import first_errors
 from spass.rag.ingest.plan import UploadError, kind_of
 from spass.rag.ingest.upload_record import ABANDONED, MAX_ERRORS, Status, UploadRecord, read_record, record_of
-from spass.rag.ingest.uploaded_file import upload_key
+from spass.rag.ingest.uploaded_file import form_key
 from spass.store import keys
 from spass.store.idempotency import Claim, StoredResponse, put_once
 from spass.store.table import TTL
@@ -94,7 +94,7 @@ class Uploads:
         model = EmbeddingModel(self._calls.embedding_model(scope).name, self._dimensions)
         check_model(await read_manifest(scope.store, index_id), model)
         upload = UploadId(new_id("upl"))
-        key = upload_key(index_id, upload, filename)
+        key = form_key(index_id, upload, filename)
         form = scope.store.uploads.presign(key, size=size, content_type=content_type, seconds=FORM_SECONDS)
         attributes: dict[str, Value] = {
             "index": index_id,

@@ -163,15 +163,11 @@ class BlockReader:
             if len(stored) == block.end - block.start:
                 return stored
         made = await self._make_codes(segment, block)
-        self._log_incomplete_codes(segment)
-        return made
-
-    def _log_incomplete_codes(self, segment: Segment) -> None:
-        """Write one warning for the segment, however many blocks are missing."""
-        if segment.id not in self._incomplete:
+        if segment.id not in self._incomplete:  # one warning for the segment, however many blocks are missing
             self._incomplete.add(segment.id)
             fields = {"event": "codes_incomplete", **self.objects.log_fields, "segment": segment.id}
             write_line({"at": now(), "level": "warning", **fields})
+        return made
 
     async def _make_codes(self, segment: Segment, block: Block) -> bytes:
         async def quantized(part: Block) -> Codes:

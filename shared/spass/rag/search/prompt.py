@@ -18,10 +18,7 @@ def render_context(hits: Sequence[Hit], index_id: IndexId) -> str:
     """
     if not hits:
         return ""
-    documents = "\n".join(f'<document id="{hit.id}">\n{_escape_tags(hit.text)}\n</document>' for hit in hits)
-    return f'<retrieved index="{index_id}" for="the message that follows">\n{documents}\n</retrieved>'
-
-
-def _escape_tags(text: str) -> str:
     # The defence removes invisible characters later, and such a character could hide a tag from the sanitizer.
-    return _TAGS.sanitize(strip_invisible(text), "&lt;")
+    texts = [_TAGS.sanitize(strip_invisible(hit.text), "&lt;") for hit in hits]
+    documents = "\n".join(f'<document id="{hit.id}">\n{text}\n</document>' for hit, text in zip(hits, texts, strict=True))
+    return f'<retrieved index="{index_id}" for="the message that follows">\n{documents}\n</retrieved>'

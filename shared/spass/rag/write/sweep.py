@@ -62,7 +62,9 @@ async def _sweep_garbage(store: TenantStore, index: IndexId, manifest: Manifest,
     due = [entry for entry in manifest.garbage if entry.removed_at + GARBAGE_SECONDS <= now]
     if not due:
         return 0
-    object_keys = [key for entry in due for key in await _list_objects(store, f"{_FOLDER}{index}/{entry.path}")]
+    object_keys: list[str] = []
+    for path in (f"{_FOLDER}{index}/{entry.path}" for entry in due):  # a generation, a segment or one object
+        object_keys += [path] if path.count("/") == _OBJECT_DEPTH else await store.objects.list_keys(f"{path}/")
     await store.objects.delete(object_keys)
     remaining = [entry for entry in manifest.garbage if entry not in due]
     update = Update(
@@ -73,11 +75,6 @@ async def _sweep_garbage(store: TenantStore, index: IndexId, manifest: Manifest,
     with suppress(ConditionFailed):  # a writer added garbage in the meantime: the next sweep removes these entries
         await store.table.write(update)
     return len(object_keys)
-
-
-async def _list_objects(store: TenantStore, path: str) -> Sequence[str]:
-    """Return the objects of a garbage path, which is a generation, a segment or one object."""
-    return [path] if path.count("/") == _OBJECT_DEPTH else await store.objects.list_keys(f"{path}/")
 
 
 async def _sweep_orphans(store: TenantStore, now: int, deadline: Deadline) -> int:
