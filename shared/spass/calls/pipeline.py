@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from spass.calls.admission import Admission
 from spass.calls.defence import MAX_CHARACTERS, sanitize_request
-from spass.calls.recorder import RecordedCall, Recorder, record_call
+from spass.calls.recorder import RecordedCall, Recorder, price, record_call
 from spass.calls.reply_redaction import ReplyRedactor, build_redactor, model_round_trip
 from spass.calls.scope import MAX_CALLER_DEPTH, Scope
 from spass.calls.text_calls import text_call_reader
@@ -18,7 +18,6 @@ from spass.core.messages import NO_TOKENS, TokenUsage
 from spass.core.tasks import run_in_worker_thread
 from spass.limits.shard import Reservation
 from spass.metering.audit import CallKind
-from spass.metering.pricing import price
 from spass.models.attempt import estimate_tokens, expected_usage
 from spass.models.router import Router
 from spass.models.types import ChatDelta, ChatRequest, EmbeddingReply

@@ -1,4 +1,4 @@
-"""Account for one call of a model or a tool when it ends: add it to the tally, settle its limits, record its usage.
+"""Account for one call of a model or a tool when it ends: price it, add it to the tally, settle its limits, record its usage.
 
 The recorder also publishes the events of the call on the bus of its scope. Nothing else publishes events of calls.
 """
@@ -9,19 +9,18 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from spass.calls.scope import EventFields, Scope
 from spass.core.bus import INFERENCE_END, INFERENCE_START, TOOL_CALL_END, TOOL_CALL_START
-from spass.core.cost import NO_COST, Cost
+from spass.core.cost import NO_COST, Cost, CostSource
 from spass.core.errors import SpassError
 from spass.core.ids import RequestId, new_id
-from spass.core.messages import NO_TOKENS, FinishReason
+from spass.core.messages import NO_TOKENS, FinishReason, TokenUsage
 from spass.core.time import now
 from spass.limits.shard import Reservation
 from spass.metering import audit
 from spass.metering.audit import AuditRecord, CallKind
-from spass.metering.pricing import price
 from spass.models.attempt import RoutingRecord
 from spass.models.types import CallContext, ReplyBuilder
 from spass.redaction.redactor import Redactor
@@ -30,6 +29,10 @@ from spass.tenancy.config import ModelConfig
 
 if TYPE_CHECKING:
     from spass.core.bus_events import InferenceEnd, InferenceStart, ToolCallEnd, ToolCallStart
+
+_TOKENS_PER_PRICE: Final = 1_000_000
+_USD_PRECISION: Final = Decimal("1E-12")  # prices are rounded to it, so that sums of any length stay exact
+_MAX_USD: Final = Decimal(1_000_000)  # a higher price from a provider is ignored
 
 
 class Recorder:
@@ -248,3 +251,27 @@ def _price_call(
     if routing.failed_attempt_usage == NO_TOKENS:
         return cost
     return replace(cost + price(model, routing.failed_attempt_usage, reported_usd=None, usd_to_eur=usd_to_eur), sub_calls=1)
+
+
+def price(model: ModelConfig, usage: TokenUsage, *, reported_usd: Decimal | None, usd_to_eur: Decimal) -> Cost:
+    """Return the cost of one call: the price that the provider reported, or else the price in ``gateway.yaml``. An unknown price
+    counts as 0."""
+    per_in, per_out = model.usd_per_mtok_in, model.usd_per_mtok_out
+    if reported_usd is not None and reported_usd <= _MAX_USD:
+        usd, source = reported_usd, CostSource.UPSTREAM
+    elif per_in is None or (per_out is None and usage.completion_tokens):
+        return Cost(sub_calls=1)
+    else:
+        usd = (per_in * usage.prompt_tokens + (per_out or 0) * usage.completion_tokens) / _TOKENS_PER_PRICE
+        source = CostSource.CATALOG
+    return _rounded(usd, usd_to_eur, source)
+
+
+def reported_price(usd: Decimal, usd_to_eur: Decimal) -> Cost:
+    """Return the cost of one call whose price was reported as ``usd``."""
+    return _rounded(usd, usd_to_eur, CostSource.UPSTREAM)
+
+
+def _rounded(usd: Decimal, usd_to_eur: Decimal, source: CostSource) -> Cost:
+    usd = usd.quantize(_USD_PRECISION)
+    return Cost(usd.normalize(), (usd * usd_to_eur).normalize(), source, 1)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from spass.calls.model_calls import ModelCalls
-from spass.calls.recorder import Recorder
+from spass.calls.recorder import Recorder, reported_price
 from spass.calls.scope import Scope
 from spass.core.cost import NO_COST, Cost, CostSource
 from spass.core.effects import ForeignResult, ForeignRun, ToolOutcome
@@ -18,7 +18,6 @@ from spass.core.messages import NO_TOKENS, Json, Message, Role, TokenUsage, Tool
 from spass.limits.shard import Reservation
 from spass.metering import audit
 from spass.metering.audit import CallKind
-from spass.metering.pricing import reported_price
 from spass.models.attempt import RoutingRecord
 from spass.redaction.stream import redact_secrets
 from spass.redaction.text import redact_members

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spass.calls.recorder import price
 from spass.core.cost import CostSource, decimal_text
 from spass.core.messages import TokenUsage
-from spass.metering.pricing import price
 from spass.tenancy.config import ModelConfig
 
 RATE = Decimal("0.92")
