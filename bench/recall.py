@@ -174,7 +174,7 @@ class RecallBench:
         scope = self._scope()
         run = AgentRun(scope.caller.request_id, AGENT, "orchestrator", MODEL)
         request = TurnRequest(session, scope.caller.require_user(), user, run, window)
-        async with self._sessions.hold(scope, request, new_id("turn")) as conversation:
+        async with self._sessions.hold(scope, request) as conversation:
             assert isinstance(conversation, Conversation)
             assert await conversation.load() is None
             await conversation.history()

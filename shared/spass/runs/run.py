@@ -100,11 +100,10 @@ class RunAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The turn of a session as which a run is recorded. ``participants`` join its commit. ``turn_id`` owns the hold."""
+    """The turn of a session as which a run is recorded. ``participants`` join its commit."""
 
     sessions: "Sessions"
     request: "TurnRequest"
-    turn_id: str
     participants: "tuple[Participant, ...]" = ()
 
 
@@ -233,7 +232,7 @@ class Run:
         """Run as a turn of a session."""
         from spass.runs.commit import JoinedWrites, commit
 
-        async with turn.sessions.hold(self._scope, turn.request, turn.turn_id) as held:
+        async with turn.sessions.hold(self._scope, turn.request) as held:
             if isinstance(held, RunResult):
                 return RunAnswer(held, replayed=True)
             self.conversation = held

@@ -143,7 +143,7 @@ class Runs:
         """Return a turn in the session of ``place``: a ``stream``, or one that nobody follows."""
         from spass.sessions.hold import TurnRequest
 
-        name, session, turn_id, log = AgentName(agent.name), place.session, new_id("turn"), None
+        name, session, log = AgentName(agent.name), place.session, None
         if stream is not None and place.opening is not None:
             session = stream.claim.head.session  # that of a lost attempt, if there was one
         turn = TurnRequest(
@@ -163,8 +163,8 @@ class Runs:
 
             claim, identity = stream.claim, stream.identity
             namespace = (identity.stream_namespace or name) if place.pointer is not None else None
-            turn = replace(turn, stream=claim, message_id=identity.message_id, stream_namespace=namespace)
-            calls, turn_id = calls.with_time_for_cut, claim.head.owner
+            turn = replace(turn, id=claim.head.owner, stream=claim, message_id=identity.message_id, stream_namespace=namespace)
+            calls = calls.with_time_for_cut
             log = RunLog(calls, turn.run, request.form, stream.report, self._clock, claim, identity.message_id)
         memory: MemoryOfTurn | None = None
         participants: tuple[Participant, ...] = ()
@@ -173,7 +173,7 @@ class Runs:
 
             memory = self._engine.open_memory(calls, place.pointer.operator) if agent.build().remembers else None
             participants = (OperatorCommit(place.pointer, memory, request.message),)
-        held = Turn(self.sessions, turn, turn_id, participants)
+        held = Turn(self.sessions, turn, participants)
         return Run(self._engine, calls, agent, request, memory=memory, turn=held, log=log, deadline=scope.deadline)
 
     async def _find(self, scope: Scope, agent: AgentSpec, request: RunRequest) -> _Place:

@@ -60,8 +60,8 @@ _SUMMARY_SHARE: Final = 0.5
 class Conversation:
     """The session of one turn, which the turn holds, and the stream that shows the turn, if it has one.
 
-    ``scope`` is the agent's: after a compaction, it continues in the successor. ``turn_id`` owns the hold. ``summarizer``
-    is called if the turn compacts, which happens at most once: ``compaction`` or ``compaction_error`` is what came of it.
+    ``scope`` is the agent's: after a compaction, it continues in the successor. ``summarizer`` is called if the turn compacts,
+    which happens at most once: ``compaction`` or ``compaction_error`` is what came of it.
 
     A lock excludes renewal while a compaction transfers the hold, because the hold of an archived session cannot be renewed.
     """
@@ -70,7 +70,6 @@ class Conversation:
         self,
         scope: Scope,
         request: TurnRequest,
-        turn_id: str,
         opened: OpenedSession,
         summarizer: "Callable[[], Summarizer]",
         clock: Clock,
@@ -78,7 +77,6 @@ class Conversation:
         self._scope = scope
         self._store = scope.store
         self._request = request
-        self._turn_id = turn_id
         self._opened = opened
         self._summarizer = summarizer
         self._clock = clock
@@ -86,7 +84,7 @@ class Conversation:
         self._held_sessions = [opened.session.id]
         self._transfer_lock = asyncio.Lock()
         self._turns: Sequence[TurnRecord] = ()
-        self._recorder = TurnRecorder(turn_id, request.message, clock)
+        self._recorder = TurnRecorder(request.id, request.message, clock)
         self._has_compacted = False
         self.compaction: CompactionResult | None = None
         self.compaction_error: SpassError | None = None
@@ -109,7 +107,7 @@ class Conversation:
             raise InvalidRequest(message, param="workspace", details={"workspace": session.workspace})
         current = self._scope.current_session
         if current is not None:
-            current.turn_id, current.message_id, current.workspace = self._turn_id, request.message_id, session.workspace
+            current.turn_id, current.message_id, current.workspace = self._request.id, request.message_id, session.workspace
             current.agent = request.agent
         self.check_lease()
 
@@ -129,7 +127,7 @@ class Conversation:
         """
         async with self._transfer_lock:
             await self._renew_stream()
-            await renew_hold(self._store, self._session.id, self._turn_id, self._clock())
+            await renew_hold(self._store, self._session.id, self._request.id, self._clock())
 
     async def load(self) -> RunResult | None:
         """Read the turns that are not compacted yet. Return the result if an earlier attempt of the request was committed.
@@ -149,7 +147,7 @@ class Conversation:
             raise turns
         self._turns = turns
         self.check_lease()
-        self._recorder = TurnRecorder(self._turn_id, self._request.message, self._clock)
+        self._recorder = TurnRecorder(self._request.id, self._request.message, self._clock)
         return None
 
     async def history(self) -> Sequence[Message]:
@@ -241,7 +239,7 @@ class Conversation:
         """Release every hold that may still exist. Anything not released here expires with its lease."""
         for session in self._held_sessions:
             with suppress(StorageUnavailable):
-                await release_hold(self._store, session, self._turn_id)
+                await release_hold(self._store, session, self._request.id)
 
     async def _renew_stream(self) -> None:
         if self._request.stream is not None:
@@ -273,9 +271,9 @@ class Conversation:
                     self._turns,
                     plan,
                     summary,
-                    owner=self._turn_id,
+                    owner=self._request.id,
                     at=now,
-                    hold=self._request.hold(self._turn_id, now, plan.successor),
+                    hold=self._request.hold(now, plan.successor),
                 )
                 self._session = self.compaction.session
                 self._held_sessions = [plan.successor]

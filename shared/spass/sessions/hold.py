@@ -1,7 +1,7 @@
 """The hold of a session: a lease that lets at most one turn or job write to it, and the request of the turn that acquires it."""
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spass.core.errors import (
@@ -13,7 +13,7 @@ from spass.core.errors import (
     SpassError,
     StorageUnavailable,
 )
-from spass.core.ids import AgentName, OperatorId, SessionId, UserId, WorkspaceId
+from spass.core.ids import AgentName, OperatorId, SessionId, UserId, WorkspaceId, new_id
 from spass.core.run_result import AgentRun, RunResult, decode_run_result
 from spass.sessions.session import Hold, HoldKind, Session, decode_owned_session, decode_session
 from spass.store import idempotency, keys
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """A user's message to a session. The hold checks ``user`` and the agent's name against the session. The agent's model has
-    the ``context_window``, in tokens.
+    """A user's message to a session, as the turn ``id``, which owns the hold. The hold checks ``user`` and the agent's name
+    against the session. The agent's model has the ``context_window``, in tokens.
 
     ``stream`` is the claim of a streamed turn, which ``message_id`` names. A chat has an ``opening``, which chooses another
     session if ``session`` cannot be continued. ``workspace`` is the one that the client names, if it does.
@@ -53,6 +53,7 @@ class TurnRequest:
     workspace: WorkspaceId | None = None
     operator: OperatorId | None = None
     stream_namespace: AgentName | None = None
+    id: str = field(default_factory=lambda: new_id("turn"))
 
     @property
     def agent(self) -> AgentName:
@@ -65,11 +66,11 @@ class TurnRequest:
             return self.idempotency
         return self.idempotency.at(messages_path(self.agent, session))
 
-    def hold(self, turn_id: str, now: float, successor: SessionId | None = None) -> Hold:
+    def hold(self, now: float, successor: SessionId | None = None) -> Hold:
         """Return the hold of the turn that starts ``now``, or of its ``successor`` after a compaction."""
         request = self.idempotency if successor is None else self.idempotency_at(successor)
         hashes = request.hashes if request is not None else None
-        return new_hold(turn_id, HoldKind.TURN, hashes, now, message_id=self.message_id, agent=self.stream_namespace)
+        return new_hold(self.id, HoldKind.TURN, hashes, now, message_id=self.message_id, agent=self.stream_namespace)
 
     async def stored_result(self, store: TenantStore) -> RunResult | None:
         """Return the result that an earlier attempt of the request recorded, or None.

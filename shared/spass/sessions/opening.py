@@ -116,12 +116,12 @@ async def remove_refused(store: TenantStore, opened: OpenedSession, owner: str) 
 
 
 class SessionOpener:
-    """Open the session of one turn, whose id is ``turn_id``. The stream's head names a session before the turn holds it."""
+    """Open the session of one turn. The stream's head names a session before the turn holds it."""
 
-    def __init__(self, store: TenantStore, request: TurnRequest, turn_id: str, clock: Clock) -> None:
+    def __init__(self, store: TenantStore, request: TurnRequest, clock: Clock) -> None:
         self._store = store
         self._request = request
-        self._hold = request.hold(turn_id, clock())
+        self._hold = request.hold(clock())
         self._clock = clock
         self._claimed = request.stream.head.session if request.stream is not None else None
 

@@ -166,25 +166,25 @@ class Sessions:
         return OperatorOpening(Opening(pointer.session or template.id, template, pointer), pointer)
 
     @asynccontextmanager
-    async def hold(self, scope: Scope, request: TurnRequest, turn_id: str) -> AsyncIterator[Conversation | RunResult]:
+    async def hold(self, scope: Scope, request: TurnRequest) -> AsyncIterator[Conversation | RunResult]:
         """Hold the session of a turn while the body runs, or give the result that an earlier attempt of the request recorded.
         ``scope`` is the agent's, in the session of the turn.
 
         Raises:
             SpassError: the session cannot be held now, or the turn may not continue it.
         """
-        opened = await SessionOpener(scope.store, request, turn_id, self._clock).open()
+        opened = await SessionOpener(scope.store, request, self._clock).open()
         if isinstance(opened, RunResult):
             yield opened
             return
         scope.continue_in(opened.session.id)
-        conversation = Conversation(scope, request, turn_id, opened, self._summarizer, self._clock)
+        conversation = Conversation(scope, request, opened, self._summarizer, self._clock)
         try:
             conversation.check()
             yield conversation
         except LimitExceeded:
             if not scope.tally.has_acted:
-                await remove_refused(scope.store, opened, turn_id)
+                await remove_refused(scope.store, opened, request.id)
             raise
         finally:
             await conversation.release()

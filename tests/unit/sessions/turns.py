@@ -1,14 +1,14 @@
 """Turns of scripted agents, whose events a test reads."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spass.agents.render.events import StreamName
 from spass.agents.spec import AgentSpec
 from spass.calls.scope import Scope
 from spass.core.errors import SpassError
 from spass.core.events import Event, Failed, TurnFinished
-from spass.core.ids import RequestId, SessionId, new_id
+from spass.core.ids import RequestId, SessionId
 from spass.core.messages import Json
 from spass.core.run_result import AgentRun, RunResult
 from spass.core.tasks import EventList
@@ -70,9 +70,9 @@ def start_turn(
     sessions: Sessions, scope: Scope, request: TurnRequest, respond: Respond, participants: Sequence[Participant] = ()
 ) -> ScriptedTurn:
     """Start a turn in which ``respond`` is the agent."""
-    form, turn_id = EventLog(), request.stream.head.owner if request.stream is not None else new_id("turn")
+    form, request = EventLog(), replace(request, id=request.stream.head.owner) if request.stream is not None else request
     spec = AgentSpec(name=request.run.agent, model=request.run.model)
     log = RunLog(scope, request.run, form, form.report, lambda: 0.0)
-    turn = Turn(sessions, request, turn_id, tuple(participants))
+    turn = Turn(sessions, request, tuple(participants))
     run = Run(ScriptedEngine(respond), scope, spec, RunRequest(request.message), turn=turn, log=log)
-    return ScriptedTurn(run.start(), form.events, turn_id)
+    return ScriptedTurn(run.start(), form.events, request.id)
