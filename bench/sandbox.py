@@ -33,11 +33,11 @@ from spass.core.code_calls import CallReply, CodeRequest
 from spass.core.effects import Cell, CellResult, Queries
 from spass.core.errors import SandboxUnavailable
 from spass.sandbox import function
-from spass.sandbox.container import ContainerLauncher
+from spass.sandbox.container_child import ContainerLauncher
 from spass.sandbox.interpreter import TurnInterpreter
 from spass.sandbox.lambda_ import LambdaLauncher
-from spass.sandbox.landlock import missing_for_processes
 from spass.sandbox.launcher import Launcher
+from spass.sandbox.launchers import missing_for_processes
 from spass.sandbox.process import ProcessLauncher
 
 CALLS: Final = 60

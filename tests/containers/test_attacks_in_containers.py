@@ -11,7 +11,7 @@ import pytest
 from spass.core.code_calls import CallReply, CodeRequest
 from spass.core.effects import Cell
 from spass.sandbox import ContainerRunner
-from spass.sandbox.container import ContainerLauncher
+from spass.sandbox.container_child import ContainerLauncher
 from spass.sandbox.interpreter import TurnInterpreter
 from spass.sandbox.launchers import LaunchedSandbox
 from spass.sandbox.limits import Limits

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from spass.sandbox.landlock import missing_for_processes
+from spass.sandbox.launchers import missing_for_processes
 from tests.e2e.conftest import Gateway, wait_until
 
 pytestmark = pytest.mark.skipif(missing_for_processes() is not None, reason=str(missing_for_processes()))

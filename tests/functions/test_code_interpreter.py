@@ -6,8 +6,7 @@ import pytest
 
 from spass.core.messages import ToolCallDelta
 from spass.models.types import CallContext, ChatDelta, ChatRequest
-from spass.sandbox.landlock import missing_for_processes
-from spass.sandbox.launchers import select_sandbox
+from spass.sandbox.launchers import missing_for_processes, select_sandbox
 from spass.testing.model import Answer
 from tests.functions.gateway import Gateway, Reply
 

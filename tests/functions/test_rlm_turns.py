@@ -12,7 +12,7 @@ from spass.core.effects import Answer as AgentAnswer
 from spass.core.effects import Cell, CellResult, RunCode, Steps
 from spass.models.errors import BackendContextLength
 from spass.models.types import CallContext, ChatDelta, ChatRequest
-from spass.sandbox.none import NoSandbox
+from spass.sandbox.launchers import NoSandbox
 from spass.testing.event_log import EventLog
 from spass.testing.model import Answer, calls
 from tests.functions.gateway import Gateway, Reply

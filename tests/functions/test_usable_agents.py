@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from spass.sandbox.none import no_sandbox
+from spass.sandbox.launchers import no_sandbox
 from tests.functions.gateway import Gateway
 
 ADMIN = "demo-admin-token"

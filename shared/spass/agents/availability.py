@@ -9,7 +9,7 @@ from spass.agents.spec import AgentSpec
 from spass.core.code_calls import Sandbox
 from spass.core.errors import KindUnavailable, SandboxUnavailable
 from spass.models.backends import is_served
-from spass.sandbox.none import no_sandbox
+from spass.sandbox.launchers import no_sandbox
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Identity
 

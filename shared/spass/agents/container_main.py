@@ -26,9 +26,9 @@ from spass.core.effect_codec import decode_result
 from spass.core.effects import Answer, Effect
 from spass.core.errors import InternalError
 from spass.core.json import dump_line
-from spass.sandbox.answers import EFFECT, OUTPUT_END, OUTPUT_START
 from spass.sandbox.child_process import hide_memory
 from spass.sandbox.container_code_host import ContainerCodeHost
+from spass.sandbox.program_answer import EFFECT, OUTPUT_END, OUTPUT_START
 
 _STDOUT: Final = 1
 

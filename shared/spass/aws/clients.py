@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mypy_boto3_ssm import SSMClient
     from mypy_boto3_stepfunctions import SFNClient
 
-    from spass.sandbox.tenant_function import TenantFunction
+    from spass.sandbox.launcher import TenantFunction
 
 # A table call takes milliseconds. After seconds it is lost, and boto3 retries twice, with jittered backoff, on another host.
 # ``GuardedTable`` then repeats the whole call once.

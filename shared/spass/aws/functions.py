@@ -10,7 +10,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from spass.core.errors import InternalError
-from spass.sandbox.tenant_function import FunctionAnswer, FunctionLost, FunctionThrottled, TenantFunction
+from spass.sandbox.launcher import FunctionAnswer, FunctionLost, FunctionThrottled, TenantFunction
 from spass.store.invocation import ServiceCall, invoke
 
 # The sandbox's function ends after 220 s at most. A retry by botocore would not know the time that is left.

@@ -110,7 +110,6 @@ class ChildDisk:
         return len({(device, number) for _, _, _, device, number, path in removed if path.startswith(beginning)})
 
     def _count_open(self) -> int:
-        """Return the number of files that the child has open."""
         try:
             os.lseek(self._lists[1], 0, os.SEEK_SET)
             return max(0, len(os.listdir(self._lists[1])) - _OWN_DESCRIPTORS)  # noqa: PTH208

@@ -43,19 +43,7 @@ class ChildProcess:
         Raises:
             ChildFailed: the system has no memory or no process for it.
         """
-        hide_memory()
-        try:
-            self._process: Final = subprocess.Popen(  # noqa: S603
-                command,
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise ChildFailed(f"could not be started: {error.strerror}") from None
+        self._process: Final = start_process(command, folder, environment)
         self._reader: Final = asyncio.StreamReader(limit=MAX_LINE)
         self._transports: Final[list[asyncio.BaseTransport]] = []
         self._writer: asyncio.WriteTransport | None = None
@@ -111,11 +99,7 @@ class ChildProcess:
                     self._signal_group(signal.SIGCONT)
 
     async def receive(self) -> bytes:
-        """Return the next line.
-
-        Raises:
-            ChildFailed: there is none, or the child has written more than it may.
-        """
+        """Return the next line. Raise ``ChildFailed`` if there is none, or the child has written more than it may."""
         try:
             line = await self._reader.readline()
         except ValueError:
@@ -161,8 +145,7 @@ class ChildProcess:
     def _signal_group(self, number: signal.Signals) -> None:
         # The number of the group stays taken until the child is waited for, which only kill does.
         if not self._is_killed:
-            with suppress(ProcessLookupError, PermissionError):  # macOS does not permit signals to a group that has ended
-                os.killpg(self._process.pid, number)
+            signal_group(self._process, number)
 
     def _wait_until_stopped(self) -> None:
         """Wait until the child has stopped: it first ends the system call that it is in. Give up after a second."""
@@ -173,6 +156,36 @@ class ChildProcess:
         with suppress(ChildProcessError):  # it was killed and waited for
             while os.waitid(os.P_PID, self._process.pid, how) is None and time.monotonic() < give_up:
                 time.sleep(_POLL_SECONDS)
+
+
+def start_process(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], *, errors: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
+    """Start a process in a group of its own. It inherits no descriptors, and no variables except ``environment``. ``errors`` is
+    its stderr. asyncio's own subprocesses would need a watcher.
+
+    Raises:
+        ChildFailed: it cannot be started.
+    """
+    hide_memory()
+    try:
+        return subprocess.Popen(  # noqa: S603
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:  # ValueError: an argument holds a null character
+        raise ChildFailed(f"could not be started: {getattr(error, 'strerror', None) or 'bad arguments'}") from None
+
+
+def signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Send a signal to the group of a process that was not waited for, so that the number of the group is still its own."""
+    with suppress(ProcessLookupError, PermissionError):  # macOS does not permit signals to a group that has ended
+        os.killpg(process.pid, number)
 
 
 def hide_memory() -> None:

@@ -1,7 +1,9 @@
 """The children that run code in a container, as the interpreter of a turn sees them."""
 
+import os
 from collections import deque
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from typing import Final
 
 from spass.core.errors import SandboxUnavailable, SpassError, UpstreamError, UpstreamTimeout
@@ -15,6 +17,8 @@ from spass.sandbox.container_pipe import (
     ContainerTimedOut,
     ContainerUnavailable,
 )
+from spass.sandbox.launcher import OpenChild, OpenChildren
+from spass.sandbox.runner import ContainerRunner
 
 _TYPES: Final = ("Child", "Processor", "Ended")
 
@@ -56,11 +60,7 @@ class ContainerChildren:
         return True
 
     async def start(self, owner_id: str, request: Mapping[str, Json]) -> "ContainerChild":  # noqa: ARG002 (a container is of one turn)
-        """Start a child. See ``Launcher.start``.
-
-        Raises:
-            SandboxUnavailable: the container has ended.
-        """
+        """Start a child. See ``Launcher.start``. Raise ``SandboxUnavailable`` if the container has ended."""
         if self._pipe is None:
             raise SandboxUnavailable("The container of this agent has ended.")
         limits = request["limits"]
@@ -95,11 +95,7 @@ class ContainerChild:
             self._pipe.send({"pause": True})
 
     async def receive(self) -> bytes:
-        """Return the next line. See ``Child.receive``.
-
-        Raises:
-            SpassError: the container failed.
-        """
+        """Return the next line. See ``Child.receive``. Raise ``SpassError`` if the container failed."""
         while not self._lines:
             if self._has_ended:
                 raise ChildFailed(self._fault)
@@ -149,3 +145,60 @@ class ContainerChild:
             self.end("ended with its container")
             raise UpstreamError("The container of this agent wrote a line out of order.")
         self.take(message.effect)
+
+
+_LIFE_SECONDS: Final = 900
+"""A turn ends before this. Between two cells its container waits for the model."""
+_MAX_CONTAINERS: Final = 32
+
+
+class ContainerLauncher:
+    """Starts a container for each child. As many compute at the same time as there are processors; see ``Slots``.
+
+    Those that wait leave a container of ``runner`` to each that computes. Otherwise children that wait for a processor could have
+    all containers, and those that have a processor would wait for a container.
+    """
+
+    name: Final = "container"
+
+    def __init__(self, runner: ContainerRunner) -> None:
+        self._runner: Final = runner
+        processors = max(1, min(os.cpu_count() or 1, runner.max_concurrent - 2))
+        self.slots: Final = Slots(processors)
+        self._open: Final = OpenChildren(ceiling=runner.max_concurrent - processors - 1)
+
+    @classmethod
+    def with_runtime(cls, runtime: str) -> "ContainerLauncher":
+        """Return the launcher that uses ``runtime``, docker or podman, and the image that `make sandbox-image` builds."""
+        return cls(ContainerRunner(timeout=_LIFE_SECONDS, max_concurrent=_MAX_CONTAINERS, runtime=runtime))
+
+    async def start(self, owner_id: str, request: Mapping[str, Json]) -> "_ContainedChild":
+        """Start a container with a child. See ``Launcher.start``."""
+        children = ContainerChildren()
+        try:
+            async with AsyncExitStack() as stack:
+                # The owner stands for the tenant. No child waits here: what computes has a slot, and finds a container free.
+                container = self._runner.open({"interpreter": True}, tenant_id=owner_id)
+                children.attach(await stack.enter_async_context(container))
+                child = await children.start(owner_id, request)
+                stack.enter_context(self._open.count_one())
+                return _ContainedChild(child, stack.pop_all(), self._open)
+        except ContainerFailed as failure:
+            raise SandboxUnavailable(str(failure), retry_after=5) from failure
+
+
+class _ContainedChild(OpenChild):
+    """A child with the container that is removed with it. See ``Child``."""
+
+    _has_begun = False
+
+    async def receive(self) -> bytes:
+        """Return the next line. See ``Child.receive``."""
+        try:
+            line = await super().receive()
+        except SpassError as error:
+            if not self._has_begun:
+                raise SandboxUnavailable(f"The sandbox did not start. {error.message}", retry_after=5) from error
+            raise ChildFailed("ended with its container") from error
+        self._has_begun = True
+        return line

@@ -46,18 +46,21 @@ class ContainerCodeHost:
             if "start" in message:
                 await self._start(message["start"])
             elif "send" in message:
-                self._send(message["send"])
+                if self._child is not None:
+                    with suppress(ChildFailed):
+                        self._child.send(message["send"])
             elif "pause" in message:
-                self._pause()
+                if self._child is not None:
+                    self._child.pause()
             elif "kill" in message:
-                self._stop("was stopped")
+                self._stop()
             else:
                 return message
         return None
 
     async def close(self) -> None:
         """Kill the child and wait until its end is reported."""
-        self._stop("was stopped")
+        self._stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _start(self, request: Mapping[str, Any]) -> None:
@@ -94,18 +97,9 @@ class ContainerCodeHost:
                 child.stop(fault)
             await asyncio.sleep(_TICK_SECONDS)
 
-    def _send(self, line: Mapping[str, Any]) -> None:
+    def _stop(self) -> None:
         if self._child is not None:
-            with suppress(ChildFailed):
-                self._child.send(line)
-
-    def _pause(self) -> None:
-        if self._child is not None:
-            self._child.pause()
-
-    def _stop(self, fault: str) -> None:
-        if self._child is not None:
-            self._child.stop(fault)
+            self._child.stop("was stopped")
 
     def _end(self, fault: str) -> None:
         child, self._child = self._child, None

@@ -9,11 +9,11 @@ from typing import Final, TypeAlias
 from spass.core.json import InvalidJson, read_object
 from spass.core.messages import Json
 from spass.core.text_checks import end_sentence
-from spass.sandbox.answers import EFFECT, AnswerReader
 from spass.sandbox.child_process import ChildFailed
 from spass.sandbox.mounts import Mount, check_unchanged
 from spass.sandbox.orphans import remove_container, remove_orphans
 from spass.sandbox.program import Program
+from spass.sandbox.program_answer import EFFECT, AnswerReader
 
 _MAX_DEPTH: Final = 96
 """Levels of an effect: those of a request, and those around its values."""

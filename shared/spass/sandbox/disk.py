@@ -87,11 +87,7 @@ class _Listing:
                     self.fault = "made a folder whose files cannot be counted"
 
     def _add_entries(self, folder: str, room: int) -> int:
-        """Add the entries of one folder, and return their number. Leave out what is removed meanwhile.
-
-        Raises:
-            OSError: the folder cannot be listed, or is not there any more.
-        """
+        """Add the entries of one folder, and return their number. Leave out what is removed meanwhile."""
         count = 0
         descriptor = os.open(folder, _LIST)
         try:

@@ -2,11 +2,12 @@
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Final, Self
 
-from spass.core.code_calls import Perform, Query, ToolRequest
+from spass.core.code_calls import CallReply, Perform, Query, ToolRequest
 from spass.core.effects import Cell, CellResult
 from spass.core.messages import Json
 from spass.core.slots import Slots
@@ -14,9 +15,69 @@ from spass.sandbox.child_process import ChildFailed
 from spass.sandbox.launcher import Launcher
 from spass.sandbox.limits import LIMITS, MAX_ERROR_CHARS, Limits
 from spass.sandbox.lines import CellEnd, Diverged, Effect
-from spass.sandbox.running_child import OUT_OF_ORDER, CellStopped, RunningChild
-from spass.sandbox.turn_program import ProgramCell, TurnProgram, journal_entry
-from spass.sandbox.watch import TURN_CPU_USED
+from spass.sandbox.running_child import OUT_OF_ORDER, TURN_CPU_USED, CellStopped, RunningChild
+
+
+@dataclass(slots=True)
+class ProgramCell:
+    """A cell and the replies that it received. ``number`` counts the cells that the turn ran, from 1. ``began`` is in unix
+    seconds."""
+
+    number: int
+    cell: Cell
+    tools: Sequence[str]
+    began: float
+    journal: list[Json] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the cell as the child reads it."""
+        return {
+            "number": self.number,
+            "code": self.cell.code,
+            "queries": self.cell.queries is not None,
+            "tools": list(self.tools),
+            "max_output_chars": self.cell.max_output_chars,
+            "time": self.began,
+        }
+
+
+@dataclass(slots=True)
+class TurnProgram:
+    """The cells that a turn has run. ``started`` is in unix seconds; ``variables`` are those of the first cell."""
+
+    started: float
+    variables: Mapping[str, Json]
+    cells: list[ProgramCell] = field(default_factory=list)
+
+    def start_line(self, new: ProgramCell, token: str, limits: Limits) -> dict[str, Json]:
+        """Return the first line for a child that runs the program and then ``new``."""
+        cells = [*self.cells, new]
+        return {
+            "token": token,
+            "started": self.started,
+            "limits": {
+                "cpu_cell": limits.cell_cpu,
+                "cpu_turn": ceil(limits.turn_cpu) + 1,  # the parent measures exactly, and tells why it stops the child
+                "wall_cell": limits.cell_wall,
+                "memory": limits.memory,
+                "waits": limits.waits,
+            },
+            "variables": dict(self.variables),
+            "cells": [cell.to_json() for cell in cells],
+            "journal": [list(cell.journal) for cell in cells],
+        }
+
+
+def journal_entry(effect_hash: str, time: float, replies: Sequence[CallReply]) -> dict[str, Json]:
+    """Return the entry of one wait. ``time`` is when the replies arrived, in unix seconds."""
+    return {"hash": effect_hash, "time": time, "replies": [_reply_to_json(reply) for reply in replies]}
+
+
+def _reply_to_json(reply: CallReply) -> dict[str, Json]:
+    if reply.error is not None:
+        return {"error": {"code": reply.error.code, "message": reply.error.message}}
+    return {"value": reply.value}
+
 
 _TOKEN_BYTES: Final = 16
 _MAX_NAME_CHARS: Final = 40
@@ -77,12 +138,7 @@ class TurnInterpreter:
         await self._end_child()
 
     async def _converse(self, program: TurnProgram, new: ProgramCell, perform: Perform, slot: "_Slot") -> CellEnd:
-        """Run ``new``, after the other cells if no child has run them yet. Return its end.
-
-        Raises:
-            CellStopped: one of the cells exceeded a limit, diverged, or ended its child.
-            SandboxUnavailable: no child could be started.
-        """
+        """Run ``new``, after the other cells if no child has run them yet. Return its end."""
         last = len(program.cells)
         if self._running is None:
             running = await self._start(program, new)
@@ -118,12 +174,7 @@ class TurnInterpreter:
                     raise CellStopped(running.position, OUT_OF_ORDER)
 
     async def _start(self, program: TurnProgram, new: ProgramCell) -> RunningChild:
-        """Start a child that runs the program and ``new`` over their journals.
-
-        Raises:
-            CellStopped: the program is too large for the launcher, or has no processor time left.
-            SandboxUnavailable: the launcher cannot start a child.
-        """
+        """Start a child that runs the program and ``new`` over their journals."""
         if self._left.turn_cpu <= 0:  # as a limit of the kernel, -1 would be no limit
             raise CellStopped(len(program.cells), TURN_CPU_USED)
         token = secrets.token_hex(_TOKEN_BYTES)
@@ -135,11 +186,7 @@ class TurnInterpreter:
         return self._running
 
     async def _perform(self, effect: Effect, program: TurnProgram, cell: ProgramCell, perform: Perform) -> dict[str, Json]:
-        """Perform what the code asks for, and return the entry that the journal now has.
-
-        Raises:
-            CellStopped: the code may not ask for it. Only a forged line does.
-        """
+        """Perform what the code asks for, and return the entry that the journal now has."""
         requests = effect.to_requests()
         is_allowed = all(
             request.name in cell.tools if isinstance(request, ToolRequest) else cell.cell.queries is not None

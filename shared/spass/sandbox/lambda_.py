@@ -15,7 +15,7 @@ from spass.core.json import dump_bytes
 from spass.core.messages import Json
 from spass.core.slots import Slots
 from spass.sandbox.child_process import MAX_LINES, MAX_OUTPUT, ChildFailed
-from spass.sandbox.tenant_function import FunctionAnswer, FunctionLost, FunctionThrottled, TenantFunction
+from spass.sandbox.launcher import FunctionAnswer, FunctionLost, FunctionThrottled, TenantFunction
 
 MAX_PAYLOAD: Final = 6 * 2**20
 """Bytes of the event of one invocation (https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html)."""
@@ -96,7 +96,6 @@ class _EndedChild:
         """Do nothing: the child has ended."""
 
     async def receive(self) -> bytes:
-        """Return the next line. See ``Child.receive``."""
         self._lines += 1
         if self._lines > MAX_LINES:
             raise ChildFailed("wrote too much")
@@ -129,12 +128,6 @@ def _pack(request: Mapping[str, Json]) -> bytes:
 
 
 def _unpack(lines: str) -> bytes:
-    """Return the child's lines.
-
-    Raises:
-        ValueError: there are more than a child may write, or they are not base64.
-        zlib.error: they are not compressed.
-    """
     inflate = zlib.decompressobj()
     text = inflate.decompress(base64.b64decode(lines, validate=True), MAX_OUTPUT)
     if inflate.unconsumed_tail:

@@ -2,17 +2,17 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from spass.core.code_calls import Interpreter, Sandbox
+from spass.core.errors import SandboxUnavailable
 from spass.core.text_checks import end_sentence, suggest_name
-from spass.sandbox.none import NoSandbox
 
 if TYPE_CHECKING:  # these import asyncio's subprocesses, which only a call needs
-    from spass.sandbox.launcher import Launcher
-    from spass.sandbox.tenant_function import TenantFunction
+    from spass.sandbox.launcher import Launcher, TenantFunction
 
     ConnectFunction: TypeAlias = Callable[[str], TenantFunction]
 
@@ -20,11 +20,36 @@ VARIABLE: Final = "SPASS_SANDBOX"
 FUNCTION_VARIABLE: Final = "SPASS_SANDBOX_FUNCTION"
 _AUTOMATIC: Final = "auto"
 _NONE: Final = "none"
+_CREATE_RULESET: Final = 444
+_ASK_VERSION: Final = 1
+_MACHINES: Final = ("x86_64", "aarch64")
 _DOCKER_SOCKET: Final = "/var/run/docker.sock"
 
 
 class UnknownSandbox(ValueError):
     """``SPASS_SANDBOX`` is not the name of a launcher. The message names the launchers."""
+
+
+class NoSandbox:
+    """Refuse all code. ``unavailable`` is the reason, for people."""
+
+    name = "none"
+
+    def __init__(self, unavailable: str) -> None:
+        self.unavailable = unavailable
+
+    def open(self, tenant_id: str, owner_id: str) -> Interpreter:  # noqa: ARG002
+        """Refuse.
+
+        Raises:
+            SandboxUnavailable: always.
+        """
+        raise SandboxUnavailable(f"This gateway cannot run code: {self.unavailable}")
+
+
+def no_sandbox() -> NoSandbox:
+    """Return the sandbox of a process that runs no code."""
+    return NoSandbox("this process has no sandbox.")
 
 
 class LaunchedSandbox:
@@ -68,11 +93,7 @@ def select_sandbox(environment: Mapping[str, str] = os.environ, connect: "Connec
 
 
 def chosen_launcher(environment: Mapping[str, str]) -> str:
-    """Return the value of ``SPASS_SANDBOX``.
-
-    Raises:
-        UnknownSandbox: it is not one of the names.
-    """
+    """Return the value of ``SPASS_SANDBOX``. Raise ``UnknownSandbox`` if it is not one of the names."""
     choice = environment.get(VARIABLE) or _AUTOMATIC
     names = (_AUTOMATIC, *_LAUNCHERS, _NONE)
     if choice not in names:
@@ -99,8 +120,6 @@ def _select_lambda(environment: Mapping[str, str], connect: "ConnectFunction | N
 
 
 def _select_process(_: Mapping[str, str], _connect: "ConnectFunction | None") -> "Callable[[], Launcher] | str":
-    from spass.sandbox.landlock import missing_for_processes
-
     if missing := missing_for_processes():
         return missing
 
@@ -112,13 +131,24 @@ def _select_process(_: Mapping[str, str], _connect: "ConnectFunction | None") ->
     return create
 
 
+@cache
+def missing_for_processes() -> str | None:
+    """Return what this machine lacks for the launcher ``process``, for people, or None."""
+    if sys.platform != "linux" or os.uname().machine not in _MACHINES or sys.maxsize < 2**32:
+        return "child processes are confined on 64-bit Linux on x86-64 and arm64 only"
+    import ctypes
+
+    version: int = ctypes.CDLL(None).syscall(_CREATE_RULESET, None, 0, _ASK_VERSION)
+    return None if version > 0 else "the kernel has no Landlock, or does not use it"
+
+
 def _select_container(environment: Mapping[str, str], _connect: "ConnectFunction | None") -> "Callable[[], Launcher] | str":
     runtime = _find_runtime(environment)
     if runtime is None:
         return "neither docker nor podman is on the PATH; install one of them, and run `make sandbox-image`"
 
     def create() -> "Launcher":
-        from spass.sandbox.container import ContainerLauncher
+        from spass.sandbox.container_child import ContainerLauncher
 
         return ContainerLauncher.with_runtime(runtime)
 

@@ -1,8 +1,9 @@
 """Read the lines of a child. None of them is trusted: code that found the child's descriptor and token could have written it."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from spass.core.code_calls import CodeRequest, Query, ToolRequest
 from spass.core.json import MAX_DEPTH, InvalidJson, read_object
@@ -10,6 +11,7 @@ from spass.sandbox.child_process import ChildFailed
 from spass.sandbox.limits import MAX_FINAL_CHARS, MAX_LINE_BYTES, MAX_REASON_CHARS, MAX_REQUEST_CHARS, MAX_REQUESTS, MAX_VALUES
 
 _LEVELS_ABOVE_ARGUMENTS: Final = 4
+_UNKNOWN: Final = "wrote a line that the interpreter does not know"
 
 Number: TypeAlias = Annotated[int, Field(ge=0, le=2**53)]
 
@@ -59,35 +61,9 @@ class Diverged(_Strict):
     cell: Number
 
 
-class _ReadyLine(_Strict):
-    ready: dict[str, Any]
-
-
-class _RefusedLine(_Strict):
-    refused: Annotated[str, Field(max_length=MAX_REASON_CHARS)]
-
-
-class _EffectLine(_Strict):
-    effect: Effect
-
-
-class _CellLine(_Strict):
-    cell: CellEnd
-
-
-class _DivergedLine(_Strict):
-    diverged: Diverged
-
-
-class _SuspendedLine(_Strict):
-    suspended: Literal[True]
-
-
 Line: TypeAlias = Literal["ready", "suspended"] | Effect | CellEnd | Diverged
 
-_LINES: Final[TypeAdapter[_ReadyLine | _RefusedLine | _EffectLine | _CellLine | _DivergedLine | _SuspendedLine]] = TypeAdapter(
-    _ReadyLine | _RefusedLine | _EffectLine | _CellLine | _DivergedLine | _SuspendedLine
-)
+_RECORDS: Final[Mapping[str, type[Effect | CellEnd | Diverged]]] = {"effect": Effect, "cell": CellEnd, "diverged": Diverged}
 
 
 def read_line(line: bytes, token: str) -> Line | None:
@@ -102,26 +78,24 @@ def read_line(line: bytes, token: str) -> Line | None:
     if len(line) > MAX_LINE_BYTES or _count_values(text) > MAX_VALUES:
         raise ChildFailed("wrote a line that is too long, or called the outside with too many values at once")
     try:
-        parsed = _LINES.validate_python(read_object(text.decode(), max_depth=MAX_DEPTH + _LEVELS_ABOVE_ARGUMENTS))
+        ((kind, value),) = read_object(text.decode(), max_depth=MAX_DEPTH + _LEVELS_ABOVE_ARGUMENTS).items()
+        record = _RECORDS[kind].model_validate(value) if kind in _RECORDS else None
     except InvalidJson as error:
         raise ChildFailed(f"called the outside with a value that cannot be sent ({error.reason})") from None
-    except (UnicodeDecodeError, ValidationError):
-        raise ChildFailed("wrote a line that the interpreter does not know") from None
-    match parsed:
-        case _ReadyLine():
+    except ValueError:  # it is not text, has not exactly one member, or is not valid
+        raise ChildFailed(_UNKNOWN) from None
+    match kind, value:
+        case "ready", dict():
             return "ready"
-        case _RefusedLine(refused=reason):
+        case "refused", str(reason) if len(reason) <= MAX_REASON_CHARS:
             raise ChildFailed(f"refuses to run code, because {reason}")
-        case _SuspendedLine():
+        case "suspended", True:
             return "suspended"
-        case _EffectLine(effect=effect):
-            if sum(_count_characters(request) for request in effect.requests) > MAX_REQUEST_CHARS:
-                raise ChildFailed("called the outside with too much text at once")
-            return effect
-        case _CellLine(cell=cell):
-            return cell
-        case _DivergedLine(diverged=diverged):
-            return diverged
+    if record is None:
+        raise ChildFailed(_UNKNOWN)
+    if isinstance(record, Effect) and sum(map(_count_characters, record.requests)) > MAX_REQUEST_CHARS:
+        raise ChildFailed("called the outside with too much text at once")
+    return record
 
 
 def _count_values(text: bytes) -> int:

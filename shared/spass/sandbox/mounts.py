@@ -4,7 +4,7 @@ import os
 import re
 import stat
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -231,9 +231,5 @@ def _pattern(value: Json, number: int) -> str:
 
 
 def _refuse_unknown_keys(members: Mapping[str, Json], known: frozenset[str], prefix: str = "") -> None:
-    for key in _sorted_unknown(members, known):
-        raise ValueError(f"unknown key '{prefix}{key}'; the keys are {', '.join(sorted(known))}")
-
-
-def _sorted_unknown(members: Mapping[str, Json], known: frozenset[str]) -> Iterator[str]:
-    yield from sorted(set(members) - known)
+    if unknown := sorted(set(members) - known):
+        raise ValueError(f"unknown key '{prefix}{unknown[0]}'; the keys are {', '.join(sorted(known))}")

@@ -13,8 +13,8 @@ from spass.core.messages import Json
 from spass.core.slots import Slots
 from spass.sandbox.child_disk import CHILD_DISKS
 from spass.sandbox.child_process import ChildFailed, ChildProcess
+from spass.sandbox.launcher import OpenChild, OpenChildren
 from spass.sandbox.limits import MAX_FILES
-from spass.sandbox.open_children import OpenChildren
 from spass.sandbox.scratch_folder import scratch_folder
 
 CHILD: Final = Path(__file__).resolve().parent / "child" / "__main__.py"
@@ -46,7 +46,7 @@ class ProcessLauncher:
         self.slots: Final = Slots(slots or os.cpu_count() or 1)
         self._open: Final = OpenChildren(max_open)
 
-    async def start(self, owner_id: str, request: Mapping[str, Json]) -> "_LiveChild":  # noqa: ARG002 (nothing outlives a child)
+    async def start(self, owner_id: str, request: Mapping[str, Json]) -> OpenChild:  # noqa: ARG002 (nothing outlives a child)
         """Start a child. See ``Launcher.start``."""
         try:
             async with AsyncExitStack() as stack:
@@ -61,33 +61,10 @@ class ProcessLauncher:
                 stack.callback(disk_limit.cancel)
                 process.send(_with_landlock(request))
                 stack.enter_context(self._open.count_one())
-                return _LiveChild(process, stack.pop_all(), self._open)
+                return OpenChild(process, stack.pop_all(), self._open)
         except ChildFailed as failure:
             message = "The sandbox cannot start a process now. Try again later, or answer without running code."
             raise SandboxUnavailable(message, retry_after=5) from failure
-
-
-class _LiveChild:
-    """See ``Child``."""
-
-    def __init__(self, process: ChildProcess, stack: AsyncExitStack, others: OpenChildren) -> None:
-        self._others: Final = others
-        self._process: Final = process
-        self._stack: Final = stack
-        self.send: Final = process.send
-        self.pause: Final = process.pause
-        self.receive: Final = process.receive
-        self.stop: Final = process.stop
-        self.cpu_seconds: Final = process.cpu_seconds
-
-    @property
-    def is_live(self) -> bool:
-        return not self._others.are_too_many
-
-    async def close(self) -> None:
-        """Kill the child and remove its folder. See ``Child.close``."""
-        self._process.kill()  # before the first await, at which a cancellation may arrive
-        await self._stack.aclose()
 
 
 def _with_landlock(request: Mapping[str, Json]) -> dict[str, Json]:

@@ -17,7 +17,8 @@ from spass.core.messages import Json
 from spass.redaction.detector import SecretSet
 from spass.redaction.stream import redact_secrets
 from spass.redaction.text import MAX_PROVIDER_CHARACTERS, redact, redact_provider_text
-from spass.sandbox.child_process import ChildFailed, hide_memory
+from spass.sandbox.child_process import ChildFailed, signal_group, start_process
+from spass.sandbox.program_answer import AnswerReader
 
 MAX_OUTPUT: Final = 100_000_000
 """Bytes that a program may write to each of its two pipes."""
@@ -53,7 +54,6 @@ class Program:
         self._process: subprocess.Popen[bytes] | None = None
         self._readers: Final[list[asyncio.BaseTransport]] = []
         self._writer: asyncio.WriteTransport | None = None
-        self._input: Final = _Input()
         self._output: Final = asyncio.StreamReader(limit=_CHUNK)
         self._errors: Final = _Errors(self._kill_group)
         self._buffer = bytearray()
@@ -66,27 +66,14 @@ class Program:
         Raises:
             ChildFailed: it cannot be started.
         """
-        hide_memory()
-        try:
-            process = subprocess.Popen(  # noqa: ASYNC220, S603 (asyncio's own subprocesses need a watcher)
-                self._command,
-                cwd=self._folder,
-                env=self._environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:  # ValueError: an argument holds a null character
-            raise ChildFailed(f"could not be started: {getattr(error, 'strerror', None) or 'bad arguments'}") from None
-        self._process = process
+        process = self._process = start_process(self._command, self._folder, self._environment, errors=subprocess.PIPE)
         try:
             loop = asyncio.get_running_loop()
             output, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(self._output), process.stdout)
             self._readers.append(output)
             errors, _ = await loop.connect_read_pipe(lambda: self._errors, process.stderr)
             self._readers.append(errors)
-            self._writer, _ = await loop.connect_write_pipe(lambda: self._input, process.stdin)
+            self._writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, process.stdin)
         except BaseException:
             self.kill()
             raise
@@ -198,17 +185,7 @@ class Program:
 
     def _kill_group(self) -> None:
         if self._process is not None and self._process.returncode is None:
-            with suppress(ProcessLookupError, PermissionError):  # macOS does not permit signals to a group that has ended
-                os.killpg(self._process.pid, signal.SIGKILL)
-
-
-class _Input(asyncio.BaseProtocol):
-    """The state of stdin."""
-
-    is_closed = False
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self.is_closed = True
+            signal_group(self._process, signal.SIGKILL)
 
 
 class _Errors(asyncio.Protocol):
@@ -241,3 +218,43 @@ class _Errors(asyncio.Protocol):
         while lines and sum(map(len, kept)) + len(kept) + len(lines[-1]) <= MAX_PROVIDER_CHARACTERS:
             kept.insert(0, lines.pop())
         return redact_provider_text("\n".join(kept or lines[-1:]), secrets=secrets)
+
+
+class ChildTimedOut(ChildFailed):
+    """The child did not end in time. It was killed."""
+
+
+async def run_child(
+    command: Sequence[str],
+    request: Mapping[str, Json],
+    *,
+    environment: Mapping[str, str],
+    folder: Path,
+    timeout: float,  # noqa: ASYNC109
+    secrets: Sequence[str] = (),
+    grace: float = 0,
+) -> dict[str, Json]:
+    """Run ``command`` in ``folder`` for at most ``timeout`` seconds and return the JSON object that it answers.
+
+    The program reads ``request`` as one line of JSON from stdin and writes the answer between ``OUTPUT_START`` and
+    ``OUTPUT_END``. It has the variables of ``environment`` and no others. ``secrets`` and ``grace`` are those of ``Program``.
+    However this ends, no process of the program's group is left.
+
+    Raises:
+        ChildTimedOut: the time is over.
+        ChildFailed: the program failed, wrote too much, or wrote anything but one answer.
+    """
+    program = Program(command, environment=environment, folder=folder, secrets=secrets, grace=grace)
+    answer = AnswerReader()
+    try:
+        async with asyncio.timeout(timeout), program:
+            program.send(request)
+            program.end_input()
+            while (line := await program.read_line()) is not None:
+                answer.add(line)
+            await program.wait()
+        return answer.answer()
+    except TimeoutError:
+        raise ChildTimedOut(f"did not end within {timeout:g} seconds") from None
+    except ChildFailed as failure:
+        raise ChildFailed(program.describe(str(failure))) from None

@@ -106,11 +106,7 @@ def _remove_unlocked(folder: Path) -> None:
     """Remove a folder if no process has its lock.
 
     A folder of another user stays: that user could replace it by a link to a folder of this one at any moment. In a shared
-    temporary folder only the owner of an entry can replace it.
-
-    Raises:
-        OSError: a process has it.
-    """
+    temporary folder only the owner of an entry can replace it."""
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         return

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from spass.runs.managed_worker import RunWorker
     from spass.runs.service import Runs
     from spass.sandbox.foreign.service import ForeignAgents
-    from spass.sandbox.tenant_function import TenantFunction
+    from spass.sandbox.launcher import TenantFunction
     from spass.sessions.compaction.jobs import CompactionJobs
     from spass.sessions.compaction.steps import CompactionSteps
     from spass.sessions.compaction.summary import Summarizer

@@ -14,8 +14,7 @@ from local.ollama import Servers
 from local.signatures import AccessKey
 from spass.aws.functions import LambdaFunction
 from spass.core.code_calls import Sandbox
-from spass.sandbox.launchers import select_sandbox
-from spass.sandbox.none import NoSandbox
+from spass.sandbox.launchers import NoSandbox, select_sandbox
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.config_file import load_gateway_config
 

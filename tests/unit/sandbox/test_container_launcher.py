@@ -13,9 +13,9 @@ import pytest
 from spass.core.code_calls import CallReply, CodeRequest
 from spass.core.effects import Cell, CellResult, Queries
 from spass.core.errors import SandboxUnavailable
-from spass.sandbox.container import ContainerLauncher
+from spass.sandbox.container_child import ContainerLauncher
 from spass.sandbox.interpreter import TurnInterpreter
-from spass.sandbox.landlock import missing_for_processes
+from spass.sandbox.launchers import missing_for_processes
 from spass.sandbox.limits import LIMITS, Limits
 from spass.sandbox.runner import ContainerRunner
 from tests.contained_kinds import IMAGE
@@ -75,7 +75,7 @@ async def test_code_that_breaks_leaves_the_earlier_state(
     turn, outside = open_turn(Limits(cell_cpu=0.7)), Outside()
     await turn.run(cell("x = llm_query('once')"), (), outside.perform)
     with monkeypatch.context() as patch:  # only while a child runs: a busy machine needs seconds to start one
-        patch.setattr("spass.sandbox.watch.time", SimpleNamespace(monotonic=lambda: 40 * time.monotonic()))
+        patch.setattr("spass.sandbox.running_child.time", SimpleNamespace(monotonic=lambda: 40 * time.monotonic()))
         assert (await turn.run(cell(code), (), outside.perform)).error
     assert await turn.run(cell("print(x)"), (), outside.perform) == CellResult("ONCE\n")
     assert outside.performed == ["once"]

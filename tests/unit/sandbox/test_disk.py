@@ -20,7 +20,7 @@ from spass.core.effects import Cell, CellResult, Queries
 from spass.sandbox.child_process import ChildProcess
 from spass.sandbox.disk import measure_folder
 from spass.sandbox.interpreter import TurnInterpreter
-from spass.sandbox.landlock import missing_for_processes
+from spass.sandbox.launchers import missing_for_processes
 from spass.sandbox.limits import Limits
 from spass.sandbox.process import ProcessLauncher
 

@@ -8,8 +8,7 @@ import pytest
 from spass.aws.functions import LambdaFunction
 from spass.core.errors import SandboxUnavailable
 from spass.sandbox import launchers
-from spass.sandbox.landlock import missing_for_processes
-from spass.sandbox.launchers import UnknownSandbox, select_sandbox
+from spass.sandbox.launchers import UnknownSandbox, missing_for_processes, select_sandbox
 from spass.web.services import Settings
 from tests.process_starts import record_process_starts
 
@@ -18,7 +17,7 @@ FUNCTION = {"SPASS_SANDBOX_FUNCTION": "spass-code"}
 
 @pytest.fixture
 def without_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spass.sandbox.landlock.missing_for_processes", lambda: "the kernel has no Landlock")
+    monkeypatch.setattr("spass.sandbox.launchers.missing_for_processes", lambda: "the kernel has no Landlock")
 
 
 @pytest.mark.parametrize(

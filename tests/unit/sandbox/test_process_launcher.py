@@ -18,7 +18,7 @@ from spass.core.effects import Cell, CellResult, Queries
 from spass.core.errors import SandboxUnavailable
 from spass.sandbox import child_process
 from spass.sandbox.interpreter import TurnInterpreter
-from spass.sandbox.landlock import missing_for_processes
+from spass.sandbox.launchers import missing_for_processes
 from spass.sandbox.limits import LIMITS, Limits
 from spass.sandbox.process import ProcessLauncher
 from tests.unit.sandbox.forged_lines import FORGED_CALL, FORGED_END, has_stopped
@@ -118,7 +118,7 @@ async def test_code_that_breaks_leaves_the_earlier_state(children: Children, mon
     turn = children.open(Limits(cell_cpu=0.7))
     await children.run(turn, "x = 5\ny = llm_query('once')")
     with monkeypatch.context() as patch:  # only while a child runs: a busy machine needs seconds to start one
-        patch.setattr("spass.sandbox.watch.time", SimpleNamespace(monotonic=lambda: 40 * time.monotonic()))
+        patch.setattr("spass.sandbox.running_child.time", SimpleNamespace(monotonic=lambda: 40 * time.monotonic()))
         broken = await children.run(turn, code)
     assert broken.error
     assert await children.run(turn, "print(x, y)") == CellResult("5 ONCE\n")

@@ -6,7 +6,7 @@ from spass.agents.kinds import AgentContext, NativeOpenHandsAgent, OrchestratorA
 from spass.core.errors import InternalError
 from spass.core.messages import ToolCallDelta
 from spass.models.types import ChatDelta
-from spass.sandbox.landlock import missing_for_processes
+from spass.sandbox.launchers import missing_for_processes
 from spass.testing.driver import scripted_driver
 from spass.testing.model import ScriptedModel, in_turn
 

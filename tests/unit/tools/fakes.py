@@ -20,7 +20,7 @@ from spass.rag.index.responses import Hit, QueryAnswer
 from spass.rag.search.reader import Reader
 from spass.rag.write.delete import IndexDeleter
 from spass.rag.write.writer import Writer
-from spass.sandbox.none import no_sandbox
+from spass.sandbox.launchers import no_sandbox
 from spass.store.keys import Key
 from spass.store.table import TenantTable
 from spass.store.tenant_store import TenantStore

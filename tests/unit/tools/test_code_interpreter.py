@@ -14,7 +14,7 @@ from spass.core.effects import Cell, CellResult, ToolOutcome
 from spass.core.errors import SandboxUnavailable
 from spass.core.ids import TenantId, UserId
 from spass.core.messages import ToolCall
-from spass.sandbox.none import NoSandbox
+from spass.sandbox.launchers import NoSandbox
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.settings import Cascade
 from spass.tools.builtin.code_interpreter import CodeInterpreter

@@ -7,8 +7,7 @@ import pytest
 from spass.aws.functions import LambdaFunction
 from spass.core.code_calls import Sandbox
 from spass.sandbox.lambda_ import LambdaLauncher
-from spass.sandbox.landlock import missing_for_processes
-from spass.sandbox.launchers import LaunchedSandbox, select_sandbox
+from spass.sandbox.launchers import LaunchedSandbox, missing_for_processes, select_sandbox
 from tests.sampling import sampled
 from tests.unit.sandbox.function_client import FunctionClient
 from tests.unit.tools.human_eval import PASSED, problems, run_programs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spass.sandbox.child.codec import decode, encode
+from spass.sandbox.child.connection import decode, encode
 from spass.sandbox.child.effects import LLMError, ToolError
 
 TYPE_CHECKING = False
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from spass.sandbox.child.codec import Json
+    from spass.sandbox.child.connection import Json
     from spass.sandbox.child.effects import Effects
 
 MAX_BATCH = 64
@@ -103,11 +103,7 @@ def answer_text(value: object) -> str:
 
 
 def _check_size(arguments: dict[str, Json]) -> None:
-    """Refuse what the gateway does not accept as arguments.
-
-    Raises:
-        ValueError: the message says what is too large.
-    """
+    """Refuse what the gateway does not accept as arguments."""
     level: list[Any] = [arguments]
     values = 0
     for _ in range(_MAX_DEPTH):

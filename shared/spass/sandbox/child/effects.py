@@ -5,7 +5,7 @@ from __future__ import annotations
 from _blake2 import blake2b
 from posix import _exit
 
-from spass.sandbox.child.codec import encode
+from spass.sandbox.child.connection import encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from spass.sandbox.child.clock import Clock
-    from spass.sandbox.child.codec import Json
-    from spass.sandbox.child.connection import Connection
+    from spass.sandbox.child.connection import Connection, Json
 
 MAX_REQUEST = 4 * 2**20
 """Characters of the requests of one wait, as JSON."""

@@ -7,13 +7,13 @@ answer to an effect, or ``{"cell"}``. The child writes ``{"ready"}``, ``{"effect
 
 from __future__ import annotations
 
+import _ast
 import builtins
 import sys
 from posix import _exit, getcwd
 
 from spass.sandbox.child.calls import answer_text, model_functions, tool_function
 from spass.sandbox.child.clock import Clock
-from spass.sandbox.child.compiling import compile_cell
 from spass.sandbox.child.confinement import ConfinementFailed, confine
 from spass.sandbox.child.connection import Connection
 from spass.sandbox.child.effects import Effects, LLMError, ToolError
@@ -173,7 +173,6 @@ class Program:
         )
 
     def _restore(self) -> None:
-        """Undo changes that would disturb the next cell."""
         if _get_recursion_limit() < _RECURSION_LIMIT:
             _set_recursion_limit(_RECURSION_LIMIT)
         _set_streams(self._streams)
@@ -192,3 +191,30 @@ def _is_success(code: object) -> bool:
 
 def _new_module(name: str) -> ModuleType:
     return type(sys)(name)
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ast import Module
+    from types import CodeType
+
+
+def compile_cell(code: str, filename: str) -> tuple[CodeType, CodeType | None]:
+    """Return the statements of a cell as code, and separately its last statement if that is an expression.
+
+    Raises:
+        SyntaxError: the code is not Python.
+        ValueError: it contains a null character or half of a surrogate pair.
+        MemoryError: it is nested too deeply for the parser.
+        RecursionError: it is nested too deeply for the compiler.
+    """
+    try:
+        tree: Module = compile(code, filename, "exec", _ast.PyCF_ONLY_AST | 0, dont_inherit=True)
+    except (RecursionError, MemoryError):
+        return compile(code, filename, "exec", dont_inherit=True), None  # the compiler alone can go deeper
+    last = tree.body[-1] if tree.body else None
+    if not isinstance(last, _ast.Expr):
+        return compile(tree, filename, "exec", dont_inherit=True), None
+    del tree.body[-1]
+    expression = compile(_ast.Expression(last.value), filename, "eval", dont_inherit=True)
+    return compile(tree, filename, "exec", dont_inherit=True), expression

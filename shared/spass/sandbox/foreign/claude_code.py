@@ -18,7 +18,7 @@ from typing import Final
 
 from spass.core.errors import KindUnavailable
 from spass.sandbox.child_process import ChildFailed
-from spass.sandbox.foreign.versions import find_program, probe
+from spass.sandbox.foreign.versions import probe
 from spass.sandbox.program import Program
 
 SOURCE: Final = Path(__file__).with_name("claude_code_runner")
@@ -96,7 +96,7 @@ class ClaudeCode:
         yield folder
 
     def _find(self, name: str) -> str | None:
-        return find_program(name, self._environment.get("PATH", ""))
+        return shutil.which(name, path=self._environment.get("PATH", ""))
 
     def _is_complete(self) -> bool:
         """Return True if the whole pinned version is installed. An interrupted installation has neither of npm's last files."""

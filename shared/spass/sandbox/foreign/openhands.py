@@ -1,13 +1,14 @@
 """Find the Python that has the OpenHands SDK."""
 
 import json
+import shutil
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from spass.sandbox.foreign.versions import find_program, probe
+from spass.sandbox.foreign.versions import probe
 from spass.sandbox.scratch_folder import scratch_folder
 
 PYTHON_VARIABLE: Final = "SPASS_OPENHANDS_PYTHON"
@@ -86,5 +87,5 @@ class OpenHands:
         if sys.executable:
             yield sys.executable
         for name in _NAMES:
-            if found := find_program(name, self._environment.get("PATH", "")):
+            if found := shutil.which(name, path=self._environment.get("PATH", "")):
                 yield found

@@ -17,7 +17,7 @@ from spass.redaction.text import REDACTED, redact_members
 from spass.sandbox.child_process import ChildFailed
 from spass.sandbox.foreign.claude_code import ClaudeCode
 from spass.sandbox.foreign.openhands import OpenHands
-from spass.sandbox.run_child import ChildTimedOut, run_child
+from spass.sandbox.program import ChildTimedOut, run_child
 
 WORKSPACE_PARAM: Final = "params.workspace"
 _SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
@@ -165,11 +165,7 @@ def _without_key(key: str, text: str) -> str:
 
 
 def _check_arguments(spec: ForeignRun) -> None:
-    """Check what the runner passes on to a program.
-
-    Raises:
-        InvalidRequest: it is not the id of a session, or not the name of a tool.
-    """
+    """Check what the runner passes on to a program."""
     if wrong := [name for name in spec.allowed_tools or () if not _TOOL.fullmatch(name)]:
         raise InvalidRequest(
             f"{_quote(wrong[0])} is not the name of a tool. Write a name such as Read or Bash.", param="params.allowed_tools"
@@ -180,7 +176,6 @@ def _check_arguments(spec: ForeignRun) -> None:
 
 
 def _quote(value: str) -> str:
-    """Return the beginning of ``value`` for a message."""
     return repr(value[:80])
 
 

@@ -1,6 +1,5 @@
 """Ask an interpreter for its version and its packages, and remember the answer for a while."""
 
-import shutil
 import subprocess
 import time
 from collections.abc import Sequence
@@ -24,8 +23,3 @@ def probe(command: Sequence[str]) -> str:
         answer = ""
     _answers[key] = (time.monotonic(), answer)
     return answer
-
-
-def find_program(name: str, path: str) -> str | None:
-    """Return the place of a program in ``path``, folders separated as in the variable PATH."""
-    return shutil.which(name, path=path)

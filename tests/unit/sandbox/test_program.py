@@ -13,9 +13,9 @@ import pytest
 
 from spass.core.messages import Json
 from spass.redaction.text import reload_environment
-from spass.sandbox.answers import OUTPUT_END, OUTPUT_START
 from spass.sandbox.child_process import ChildFailed
-from spass.sandbox.run_child import ChildTimedOut, run_child
+from spass.sandbox.program import ChildTimedOut, run_child
+from spass.sandbox.program_answer import OUTPUT_END, OUTPUT_START
 from tests.unit.calls.planted_secrets import BATCHES, leaked_kinds, set_credentials, text_with_secrets
 from tests.unit.sandbox.process_list import wait_for_processes
 
