@@ -91,7 +91,7 @@ class EditBench:
         """Make one cold edit and ``edits`` warm ones."""
         files = {**make_files(999), FILE: self._text(0).encode()}
         store = self._services.aws.for_tenant(TenantId("bench"))
-        await self._services.workspaces.commit(store, WORKSPACE, Change.replace_all(files), Author(), Deadline.after(60))
+        await self._services.workspaces.open(store, WORKSPACE).commit(Change.replace_all(files), Author(), Deadline.after(60))
         figures = ProcessFigures()
         for _ in range(edits + 1):
             began, used = time.perf_counter(), processor_seconds()

@@ -169,7 +169,7 @@ class WorkspaceBench:
         return Change.of({path: self._files[path] + b"# edited\n"}, {path: before.sha256})
 
     async def _commit(self, change: Change) -> None:
-        await self._services.workspaces.commit(self._scope().store, self._workspace, change, Author(), Deadline.after(60))
+        await self._services.workspaces.open(self._scope().store, self._workspace).commit(change, Author(), Deadline.after(60))
 
     async def _put_archives(self) -> None:
         """Replace the workspace by the files: the first archive replaces it, the others are merged into it."""
@@ -179,8 +179,8 @@ class WorkspaceBench:
 
     async def _get_archive(self) -> None:
         store = self._scope().store
-        at = await self._services.workspaces.tree(store, self._workspace)
-        async for _ in self._services.workspaces.archive(store, self._workspace, at):
+        at = await self._services.workspaces.open(store, self._workspace).tree()
+        async for _ in self._services.workspaces.open(store, self._workspace).archive(at):
             pass
 
 

@@ -59,8 +59,8 @@ async def create_example_workspace(services: Services) -> None:
         StorageUnavailable: the emulated AWS does not answer.
     """
     store, workspaces = services.aws.for_tenant(TENANT), services.workspaces
-    if (await workspaces.newest(store, WORKSPACE)).version:
+    if (await workspaces.open(store, WORKSPACE).newest()).version:
         return
     files = {parse_path(path): text.encode() for path, text in FILES.items()}
     change = Change.of(files, expected=dict.fromkeys(files))
-    await workspaces.commit(store, WORKSPACE, change, _AUTHOR, Deadline.after(_SECONDS))
+    await workspaces.open(store, WORKSPACE).commit(change, _AUTHOR, Deadline.after(_SECONDS))

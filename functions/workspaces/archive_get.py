@@ -17,9 +17,8 @@ async def get_archive(
     workspace_id: WorkspaceParameter, version: VersionParameter, request: Request, exchange: CurrentExchange
 ) -> Response:
     """Return all files of a version as a zip."""
-    workspaces, store = exchange.services.workspaces, exchange.scope.store
-    at = await workspaces.tree(store, workspace_id, version)
-    return await stream_archive(request, workspaces.archive(store, workspace_id, at))
+    workspace = exchange.services.workspaces.open(exchange.scope.store, workspace_id)
+    return await stream_archive(request, workspace.archive(await workspace.tree(version)))
 
 
 app = stream_app(router)

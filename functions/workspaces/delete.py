@@ -12,8 +12,8 @@ router = api_router()
 @router.delete("/a1/workspaces/{workspace_id}")
 async def delete_workspace(workspace_id: WorkspaceParameter, exchange: CurrentExchange) -> Deletion:
     """Delete a workspace with all its versions. `deleted` is false if there was none. A later write continues its numbers."""
-    workspaces = exchange.services.workspaces
-    return Deletion(deleted=await workspaces.delete(exchange.scope.store, workspace_id, write_deadline()))
+    workspace = exchange.services.workspaces.open(exchange.scope.store, workspace_id)
+    return Deletion(deleted=await workspace.delete(write_deadline()))
 
 
 handler = lambda_handler(router)

@@ -32,8 +32,8 @@ async def compare(
 ) -> Comparison:
     """Return the files that differ between two versions, each with its diff."""
     reject_repeated(request, ("from", "to"))
-    workspaces = exchange.services.workspaces
-    return await compare_versions(workspaces, exchange.scope.store, workspace_id, before, after, path)
+    workspace = exchange.services.workspaces.open(exchange.scope.store, workspace_id)
+    return await compare_versions(workspace, before, after, path)
 
 
 handler = lambda_handler(router)

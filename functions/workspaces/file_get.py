@@ -8,7 +8,7 @@ from spass.web.file_responses import IF_NONE_MATCH, NOT_MODIFIED, FileContent, a
 from spass.web.http_function import stream_app
 from spass.web.routing import api_router
 from spass.web.workspaces import FilePath, VersionParameter, WorkspaceParameter
-from spass.workspaces.lookup import find_file
+from spass.workspaces.tree import find_file
 
 router = api_router()
 
@@ -23,10 +23,10 @@ async def get_file(
     workspace_id: WorkspaceParameter, path: FilePath, version: VersionParameter, request: Request, exchange: CurrentExchange
 ) -> Response:
     """Return the bytes of a file. Its `ETag` is the SHA-256 in quotes. If `If-None-Match` names it, the answer is 304."""
-    workspaces, store = exchange.services.workspaces, exchange.scope.store
-    at = await workspaces.tree(store, workspace_id, version)
+    workspace = exchange.services.workspaces.open(exchange.scope.store, workspace_id)
+    at = await workspace.tree(version)
     file = find_file(at, path)
-    return await answer_file(request, file.sha256, file.size, lambda: workspaces.read(store, workspace_id, at, path))
+    return await answer_file(request, file.sha256, file.size, lambda: workspace.read(at, path))
 
 
 app = stream_app(router)

@@ -24,7 +24,7 @@ async def restore_version(workspace_id: WorkspaceParameter, body: RestoreRequest
     paths = [parse_path(path.removesuffix("/"), "paths") for path in body.paths] if body.paths is not None else None
 
     async def restore(claim: Claim | None) -> RouteResult:
-        at = await exchange.services.workspaces.tree(exchange.scope.store, workspace_id, body.version)
+        at = await exchange.services.workspaces.open(exchange.scope.store, workspace_id).tree(body.version)
         completion = Completion(claim, _encode) if claim else None
         said = f"Restore version {body.version}" if paths is None else f"Restore {', '.join(paths)} of version {body.version}"
         committed = await commit(exchange, workspace_id, Change.restore(at, paths), completion, message=said)

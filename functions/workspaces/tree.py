@@ -32,7 +32,7 @@ async def list_tree(
     store = exchange.scope.store
     listing = Listing(workspace_id, path, depth)
     after = listing.decode(store, page.cursor, version) if page.cursor else None
-    at = await exchange.services.workspaces.tree(store, workspace_id, after.version if after else version)
+    at = await exchange.services.workspaces.open(store, workspace_id).tree(after.version if after else version)
     return listing.page(store, at, after.path if after else None, page.limit)
 
 

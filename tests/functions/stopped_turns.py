@@ -23,7 +23,8 @@ from spass.store.invocation import ServiceCall
 from spass.store.shielded import run_shielded
 from spass.testing.model import ScriptedModel
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
-from spass.tools.search.engine import SearchEngine, SearchResult
+from spass.tools.search.engine import SearchEngine
+from spass.tools.search.providers import Hit
 from spass.web.app import create_app
 from tests.functions.gateway import AGENTS, CONFIG
 from tests.simulated.chats import AGENT, Chats, ClockedServices, Process
@@ -130,11 +131,11 @@ class SlowEngine(SearchEngine):
     def source(self) -> str:
         return "wikipedia"
 
-    async def search(self, query: str, count: int) -> Sequence[SearchResult]:
+    async def search(self, query: str, count: int) -> Sequence[Hit]:
         self._work.begin()
         try:
             await self._work.pause(6.0)
-            return [SearchResult("Weather", "https://example.org", "Rain.")][:count]
+            return [Hit("Weather", "https://example.org", "Rain.")][:count]
         except asyncio.CancelledError:
             self._work.cuts.append("in a tool")
             raise

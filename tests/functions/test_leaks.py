@@ -242,7 +242,7 @@ def test_arguments_of_a_callers_tool_do_not_leak(
     ("name", "arguments", "module"),
     [
         ("wikipedia_summary", {"title": "x"}, "spass.tools.builtin.wikipedia"),
-        ("web_search", {"query": "x"}, "spass.tools.search.provider"),
+        ("web_search", {"query": "x"}, "spass.tools.search.providers"),
     ],
 )
 def test_an_error_of_a_tools_server_does_not_leak(
@@ -260,7 +260,7 @@ def test_an_error_of_a_tools_server_does_not_leak(
         batch = {kind: secret for kind, secret in every.items() if kind not in BY_VALUE}  # the tool's server does not know these
         words = f"{text_with_secrets(batch)} {PATH} https://{HOST}/w"
 
-        async def send(*_: object, words: str = words) -> ToolAnswer:
+        async def send(*_: object, words: str = words, **__: object) -> ToolAnswer:
             match failure:
                 case "errors":
                     return ToolAnswer(200, json.dumps({"errors": [{"text": words}]}).encode())

@@ -86,8 +86,8 @@ def test_a_deleted_workspace_leaves_no_byte_after_the_sweep(gateway: Gateway, sw
 
     async def write_and_delete() -> None:
         change = Change.of({parse_path("secret.txt"): b"secret"})
-        await services.workspaces.commit(store, workspace, change, Author(), Deadline.after(10))
-        assert await services.workspaces.delete(store, workspace, Deadline.after(10))
+        await services.workspaces.open(store, workspace).commit(change, Author(), Deadline.after(10))
+        assert await services.workspaces.open(store, workspace).delete(Deadline.after(10))
         assert len(await store.objects.list_keys("ws/")) == 2
 
     asyncio.run(write_and_delete())

@@ -66,8 +66,8 @@ class WorkspaceWorld:
         assert Place(head.generation, head.version) == current
         for place, contents in self.history.contents.items():
             if place.generation == current.generation:
-                at = await workspaces.tree(self.store, WORKSPACE, place.version)
-                assert bodies_of(await workspaces.read_many(self.store, WORKSPACE, at, at.tree.paths)) == contents
+                at = await workspaces.open(self.store, WORKSPACE).tree(place.version)
+                assert bodies_of(await workspaces.open(self.store, WORKSPACE).read_many(at, at.tree.paths)) == contents
 
     async def check_sweep(self) -> None:
         """Check that two sweeps after days leave exactly what the versions of the live generation name."""
@@ -148,7 +148,7 @@ class RacingWriter:
     async def edit(self) -> None:
         """Read some files, change them and write them, unless another writer has changed them."""
         rng = self.world.schedule.rng
-        at = await self.workspaces.newest(self.world.store, WORKSPACE)
+        at = await self.workspaces.open(self.world.store, WORKSPACE).newest()
         known = [path for path in PATHS if path in at.tree.paths] or [*PATHS]
         paths = rng.sample(known, min(len(known), rng.choice([1, 1, 2])))
         try:
@@ -170,7 +170,7 @@ class RacingWriter:
         newest = self.world.history.states[-1].version
         version = max(1, newest - rng.randrange(8))
         try:
-            at = await self.workspaces.tree(self.world.store, WORKSPACE, version)
+            at = await self.workspaces.open(self.world.store, WORKSPACE).tree(version)
             folders = [folder for folder in FOLDERS if folder in at.tree.files or at.tree.is_folder(folder)]
             paths = None if rng.random() < 0.5 or not folders else [rng.choice(folders)]
             change = Change.restore(at, paths)
@@ -183,7 +183,7 @@ class RacingWriter:
 
     async def _bodies(self, at: TreeAt, paths: Iterable[str]) -> dict[str, bytes | None]:
         found = [path for path in at.tree.paths if path in set(paths)]
-        bodies = bodies_of(await self.workspaces.read_many(self.world.store, WORKSPACE, at, found))
+        bodies = bodies_of(await self.workspaces.open(self.world.store, WORKSPACE).read_many(at, found))
         return {path: bodies.get(path) for path in paths}
 
     async def _commit(
@@ -204,7 +204,7 @@ class RacingWriter:
         author = Author(run_id=operation.id)
         try:
             deadline = Deadline.after(_STORAGE_SECONDS if world.schedule.rng.random() < 0.5 else 3 * ORPHAN_SECONDS)
-            committed = await self.workspaces.commit(world.store, WORKSPACE, wanted, author, deadline)
+            committed = await self.workspaces.open(world.store, WORKSPACE).commit(wanted, author, deadline)
         except WorkspaceConflict:
             history.check_conflict(operation)
             world.count(f"{kind}: conflict")
@@ -218,7 +218,7 @@ class RacingWriter:
     async def delete_workspace(self) -> None:
         history = self.world.history
         moment = history.moment
-        deleted = await self.workspaces.delete(self.world.store, WORKSPACE, Deadline.after(_STORAGE_SECONDS))
+        deleted = await self.workspaces.open(self.world.store, WORKSPACE).delete(Deadline.after(_STORAGE_SECONDS))
         states = history.since(moment)
         if deleted:
             assert any(before.generation and not after.generation for before, after in pairwise(states))
@@ -230,7 +230,7 @@ class RacingWriter:
         """Read the whole newest version."""
         history = self.world.history
         moment = history.moment
-        at = await self.workspaces.newest(self.world.store, WORKSPACE)
+        at = await self.workspaces.open(self.world.store, WORKSPACE).newest()
         place = Place(at.generation, at.version)
         assert place in history.since(moment), f"{place} was not current"
         await self._check_contents(place, at)
@@ -238,7 +238,7 @@ class RacingWriter:
 
     async def _check_contents(self, place: Place, at: TreeAt) -> None:
         try:
-            bodies = await self.workspaces.read_many(self.world.store, WORKSPACE, at, at.tree.paths)
+            bodies = await self.workspaces.open(self.world.store, WORKSPACE).read_many(at, at.tree.paths)
         except WorkspaceNotFound:
             self._check_deleted(at)
             return
@@ -256,7 +256,7 @@ class RacingWriter:
         moment = history.moment
         version = max(1, history.states[-1].version + 1 - self.world.schedule.rng.randrange(12))
         try:
-            at = await self.workspaces.tree(self.world.store, WORKSPACE, version)
+            at = await self.workspaces.open(self.world.store, WORKSPACE).tree(version)
         except (VersionNotFound, WorkspaceNotFound):
             missing = (Place(place.generation, version) not in history.contents for place in history.since(moment))
             old = (place.version < version for place in history.since(moment))
@@ -268,10 +268,10 @@ class RacingWriter:
         self.world.count("read version")
 
     async def read_archive(self) -> None:
-        at = await self.workspaces.newest(self.world.store, WORKSPACE)
+        at = await self.workspaces.open(self.world.store, WORKSPACE).newest()
         chunks: list[bytes] = []
         try:
-            async for chunk in self.workspaces.archive(self.world.store, WORKSPACE, at):
+            async for chunk in self.workspaces.open(self.world.store, WORKSPACE).archive(at):
                 chunks.append(chunk)
         except WorkspaceNotFound:
             self._check_deleted(at)

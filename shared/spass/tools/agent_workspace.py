@@ -1,12 +1,11 @@
 """The workspace of a call, within the grants of its agent. What is outside its globs cannot be told from what is absent."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from spass.calls.scope import Scope
 from spass.core.errors import WorkspaceFileNotFound
-from spass.core.ids import WorkspaceId
 from spass.tools.base import TOOL_UNAVAILABLE, Tool, ToolError
 from spass.tools.grants import Grants
 from spass.workspaces.paths import WorkspacePath, parse_path, show
@@ -14,7 +13,7 @@ from spass.workspaces.text import decode_text
 from spass.workspaces.tree import Tree, TreeAt
 
 if TYPE_CHECKING:
-    from spass.workspaces.service import Workspaces
+    from spass.workspaces.service import Workspace, Workspaces
 
 NOT_TEXT: Final = "not_text"
 PATH_NOT_ALLOWED: Final = "path_not_allowed"
@@ -23,43 +22,18 @@ _MAX_SUGGESTIONS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class AgentWorkspace:
-    """The workspace ``id``, in which a call of ``scope`` works with ``grants``."""
+    """The workspace ``stored``, in which a call of ``scope`` works with ``grants``."""
 
     scope: Scope
     grants: Grants
-    id: WorkspaceId
-    workspaces: "Workspaces"
+    stored: "Workspace"
 
     @classmethod
     def open(cls, scope: Scope, grants: Grants, workspaces: "Workspaces") -> Self:
-        """Return the workspace of the turn.
-
-        Raises:
-            ToolError: the agent has none.
-        """
+        """Return the workspace of the turn. Raise ``ToolError`` if the agent has none."""
         if grants.workspace is None:
             raise ToolError("This tool needs an agent with a workspace. Answer without it.", code=TOOL_UNAVAILABLE)
-        return cls(scope, grants, grants.workspace, workspaces)
-
-    async def newest(self) -> TreeAt:
-        """Return the newest tree, which is empty before the first write."""
-        return await self.workspaces.newest(self.scope.store, self.id)
-
-    async def tree(self, number: int) -> TreeAt:
-        """Return the tree of a version, see ``Workspaces.tree``."""
-        return await self.workspaces.tree(self.scope.store, self.id, number)
-
-    async def read(self, at: TreeAt, path: WorkspacePath) -> bytes:
-        """Return the content of a file of the tree ``at``."""
-        return await self.workspaces.read(self.scope.store, self.id, at, path)
-
-    async def read_many(self, at: TreeAt, paths: Iterable[WorkspacePath]) -> Mapping[WorkspacePath, bytes]:
-        """Return the contents of files of the tree ``at``.
-
-        Raises:
-            WorkspaceNotFound: the workspace was deleted in the meantime.
-        """
-        return await self.workspaces.read_many(self.scope.store, self.id, at, paths)
+        return cls(scope, grants, workspaces.open(scope.store, grants.workspace))
 
     def parse_readable(self, text: str) -> WorkspacePath:
         """Return ``text`` as a path that the agent may read.
@@ -79,11 +53,10 @@ class AgentWorkspace:
         Raises:
             WorkspaceFileNotFound: there is no such file.
             ToolError: it is not text.
-            WorkspaceNotFound: the workspace was deleted in the meantime.
         """
         if path not in at.tree.files:
             raise WorkspaceFileNotFound(self._explain_absence(at.tree, path), param="path")
-        text = decode_text(await self.read(at, path))
+        text = decode_text(await self.stored.read(at, path))
         if text is None:
             raise ToolError(f"The file {show(path)} is not UTF-8 text, so it cannot be shown. Answer without it.", code=NOT_TEXT)
         return text

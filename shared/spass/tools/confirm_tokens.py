@@ -156,7 +156,10 @@ class ConfirmTokens:
             raise _token_invalid()
         expires_at = token_expiry(token)
         if self._clock() > expires_at:
-            raise _token_expired()
+            raise ConfirmTokenExpired(
+                f"This confirm_token is older than {CONFIRM_SECONDS} seconds. Call again without confirm_token to get a new one.",
+                param="confirm_token",
+            )
         key = keys.used_confirm_token(scope.store.tenant, hashlib.sha256(token.encode()).hexdigest())
         if await scope.store.table.get(key) is not None:
             raise _token_invalid()
@@ -216,12 +219,5 @@ def _state_changed() -> ConfirmTokenInvalid:
     return ConfirmTokenInvalid(
         "The data in the preview has changed since, so this confirm_token is no longer valid, and this call changed nothing. "
         "Call again without confirm_token to see what the call would do now, and to get a new token.",
-        param="confirm_token",
-    )
-
-
-def _token_expired() -> ConfirmTokenExpired:
-    return ConfirmTokenExpired(
-        f"This confirm_token is older than {CONFIRM_SECONDS} seconds. Call again without confirm_token to get a new one.",
         param="confirm_token",
     )

@@ -6,7 +6,7 @@ import os
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Final
 from urllib.parse import urlsplit
@@ -23,16 +23,6 @@ _TIMEOUT: Final = httpx.Timeout(8.0, connect=4.0)
 
 class AnswerTooLong(Exception):
     """The answer is longer than 1 MiB."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolRequest:
-    """A request. With a ``body`` it is a POST of JSON, without one a GET."""
-
-    url: str
-    query: Mapping[str, str | int] = field(default_factory=dict)
-    body: Mapping[str, Json] | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +45,10 @@ class ToolAnswer:
         return value if isinstance(value, dict) else None
 
 
-async def send(request: ToolRequest) -> ToolAnswer:
-    """Return the answer to ``request``.
+async def send(
+    url: str, query: Mapping[str, str | int], body: Mapping[str, Json] | None = None, headers: Mapping[str, str] | None = None
+) -> ToolAnswer:
+    """Return the answer to a POST of ``body`` as JSON, or without one to a GET.
 
     Raises:
         AnswerTooLong: the body is longer than 1 MiB.
@@ -64,20 +56,20 @@ async def send(request: ToolRequest) -> ToolAnswer:
             proxies or certificates is wrong.
     """
     # A compressed body could grow a thousandfold when it is decoded.
-    headers = {"Accept": "application/json", "Accept-Encoding": "identity", **request.headers}
-    method = "GET" if request.body is None else "POST"
-    body = bytearray()
+    all_headers = {"Accept": "application/json", "Accept-Encoding": "identity", **(headers or {})}
+    method = "GET" if body is None else "POST"
+    received = bytearray()
     async with (
-        _open_client(request.url, headers) as client,
-        client.stream(method, request.url, params=request.query or None, json=request.body) as response,
+        _open_client(url, all_headers) as client,
+        client.stream(method, url, params=query or None, json=body) as response,
     ):
         if response.status_code != 200:
             return ToolAnswer(response.status_code)
         async for piece in response.aiter_raw():
-            body += piece
-            if len(body) > _MAX_BYTES:
+            received += piece
+            if len(received) > _MAX_BYTES:
                 raise AnswerTooLong
-    return ToolAnswer(200, bytes(body))
+    return ToolAnswer(200, bytes(received))
 
 
 def user_agent() -> str:

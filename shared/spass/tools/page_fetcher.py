@@ -147,11 +147,7 @@ class PageFetcher:
 
 
 def _parse(text: str) -> httpx.URL:
-    """Return the URL without its fragment. Its host is an address or a name in ASCII, without a final dot.
-
-    Raises:
-        FetchRefused: the URL is not one that is fetched.
-    """
+    """Return the URL without its fragment. Its host is an address or a name in ASCII, without a final dot."""
     if len(text) > _MAX_URL_CHARACTERS:
         raise FetchRefused(f"The URL is longer than {_MAX_URL_CHARACTERS} characters.")
     try:

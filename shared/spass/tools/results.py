@@ -63,7 +63,6 @@ def truncate_rich(blocks: Sequence[Json], max_bytes: int = MAX_RICH_BYTES) -> tu
 
 
 def _contents(block: Mapping[str, Json]) -> str | None:
-    """Return the name of the field with the long part of ``block``."""
     return next((name for name in ("unified", "text", "entries") if name in block), None)
 
 

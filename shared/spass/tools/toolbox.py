@@ -225,11 +225,7 @@ async def _attempt(
     raise_types: tuple[type[SpassError], ...],
     run: Callable[[ReadyCall, Scope], Awaitable[Returned]] = lambda call, scope: call.run(scope),
 ) -> CallResult:
-    """Run and audit the call. Return its result, or its error as a result.
-
-    Raises:
-        SpassError: one of ``raise_types``.
-    """
+    """Run and audit the call. Return its result, or its error as a result."""
     status = audit.FAILED
     try:
         call = prepare()
@@ -254,11 +250,7 @@ async def _attempt(
 
 
 def _limit(returned: Returned) -> CallResult:
-    """Return the result that a tool has ``returned``. Only the beginning of a result that is too long is kept.
-
-    Raises:
-        ToolError: it is not JSON.
-    """
+    """Return the result that a tool has ``returned``. Only the beginning of a result that is too long is kept."""
     whole = returned if isinstance(returned, CallResult) else CallResult(returned)
     try:
         result, text = truncate_result(whole.result)

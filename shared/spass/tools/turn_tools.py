@@ -1,30 +1,85 @@
 """The tools of one turn, and the consent to their calls in two steps: a confirm token of the caller, or a person's approval."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeGuard
+
+from pydantic import ConfigDict, Field
+from pydantic.json_schema import SkipJsonSchema
 
 from spass.calls.scope import Scope
 from spass.core.errors import ToolNotFound
 from spass.core.json import replace_surrogates
 from spass.core.messages import Json, ToolSpec
 from spass.rag.index.precondition import IndexChanged
-from spass.tools.base import CallResult, Returned, parse_arguments
+from spass.tools.base import CallResult, Returned, Tool, parse_arguments
 from spass.tools.confirm_tokens import (
     CONFIRM_SECONDS,
+    ConfirmedOperation,
     ConfirmTokens,
     Consent,
     RecordResult,
     UnsignedToken,
+    WriteResult,
     strip_tag,
     to_result,
     token_expiry,
 )
 from spass.tools.toolset import BoundTool, ReadyCall, Toolset
-from spass.tools.two_step import TwoStepTool
 
 if TYPE_CHECKING:  # only a gated call needs it
     from spass.approvals.ending import Ending
+
+
+def _move_token_last(schema: dict[str, Any]) -> None:
+    """Move the token to the end of the schema: models write arguments in the order of the schema."""
+    schema["properties"]["confirm_token"] = schema["properties"].pop("confirm_token")
+
+
+async def _preview_whole(tool: "TwoStepTool", *arguments: object) -> Mapping[str, Json]:
+    return await tool.preview(*arguments)
+
+
+class TwoStepTool(Tool):
+    """A tool in two steps, which ``TurnTools`` takes. A subclass implements ``preview`` and ``execute``. The token is bound
+    to all fields of the call and to the ``state`` that the preview shows."""
+
+    model_config = ConfigDict(json_schema_extra=_move_token_last)
+
+    timeout: ClassVar[float] = 240.0
+
+    confirm_token: Annotated[
+        str | SkipJsonSchema[None],
+        Field(
+            description="Left out in the first call, which changes nothing and returns a token; in the second that token, beside "
+            f"the very same arguments, within {CONFIRM_SECONDS} seconds."
+        ),
+    ] = None
+
+    if TYPE_CHECKING:  # pydantic would evaluate these types
+        preview: ClassVar[Callable[..., Awaitable[Mapping[str, Json]]]]
+        """``async def preview(self, scope, *needs)`` returns what the call would change, so that a model or a person can decide.
+
+        Raises:
+            SpassError: the errors of ``execute`` that are known now.
+        """
+        whole_preview: ClassVar[Callable[..., Awaitable[Mapping[str, Json]]]]
+        """``async def whole_preview(self, scope, *needs)`` returns the preview for a person who decides: what the call takes away
+        is in it, and not cut. What it adds is in the arguments."""
+        execute: ClassVar[Callable[..., Awaitable[WriteResult]]]
+        """``async def execute(self, consent, state, scope, *needs)`` makes the change and uses up the consent in one transaction.
+
+        Raises:
+            IndexChanged: ``state`` is out of date.
+        """
+        state: ClassVar[Callable[..., Awaitable[str]]]
+        """``async def state(self, scope, *needs)`` returns the entity tag of what the preview shows; empty if it is constant."""
+    else:
+        whole_preview = _preview_whole
+
+    def operation(self) -> ConfirmedOperation:
+        """Return what the token confirms."""
+        return ConfirmedOperation(self.tool_name, self.model_dump(mode="json", exclude={"confirm_token"}))
 
 
 @dataclass(frozen=True, slots=True)

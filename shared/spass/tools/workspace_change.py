@@ -18,9 +18,9 @@ from spass.tools.base import CallResult, Tool
 from spass.tools.grants import DELETES, Grants
 from spass.tools.workspace_diffs import compare_files, compare_whole, edit_result, rich_diffs
 from spass.workspaces.change import MAX_MESSAGE_CHARACTERS, Author, Body, Change, ChangedFile, Committed
-from spass.workspaces.commit import check_result
 from spass.workspaces.diff import FileDiff
 from spass.workspaces.paths import WorkspacePath, show
+from spass.workspaces.service import check_result
 from spass.workspaces.text import has_visible
 from spass.workspaces.tree import TreeAt
 
@@ -84,7 +84,7 @@ async def apply_change(
         InvalidPath, WorkspaceLimit: the resulting tree would be invalid, or the change is too large to be approved.
         WorkspaceFileNotFound, VersionNotFound: a file or version to restore does not exist.
     """
-    at = await workspace.newest()
+    at = await workspace.stored.newest()
     plan = change.plan(at)
     _check_paths(workspace.grants, [file.path for file in plan.files])
     check_result(at.tree, plan)
@@ -108,10 +108,7 @@ async def commit_planned(
     """Make a planned change, if no path that it touches has changed since, together with the participant's writes. Raises the
     same errors as ``apply_change``, and the participant's refusal."""
     _check_paths(workspace.grants, planned.paths)
-    scope = workspace.scope
-    committed = await workspace.workspaces.commit(
-        scope.store, workspace.id, planned.change, planned.author, scope.deadline, participant
-    )
+    committed = await workspace.stored.commit(planned.change, planned.author, workspace.scope.deadline, participant)
     return planned.reply(committed.version)
 
 
@@ -123,7 +120,8 @@ async def run_approved_change(workspace: AgentWorkspace, effect: Mapping[str, Js
         WorkspaceConflict: a path has changed since the preview.
         ApprovalDecided: another decision ended the approval.
     """
-    workspace = replace(workspace, id=WorkspaceId(str(effect["workspace"])))  # a session may have another one than its agent's
+    # A session may have another workspace than its agent.
+    workspace = replace(workspace, stored=replace(workspace.stored, id=WorkspaceId(str(effect["workspace"]))))
     planned = PlannedChange.from_json(effect)
     try:
         return await commit_planned(workspace, planned, _ApprovedChange(ending, planned))
@@ -132,7 +130,6 @@ async def run_approved_change(workspace: AgentWorkspace, effect: Mapping[str, Js
 
 
 def _changed_since_preview(conflict: WorkspaceConflict) -> WorkspaceConflict:
-    """Return the conflict in words for the person who approves."""
     paths = conflict.details.get("paths")
     names = ", ".join(show(str(path)) for path in paths[:5]) if isinstance(paths, list) else ""
     message = f"{names or 'The workspace'} has changed since the preview, so nothing was done. Ask the agent to do it again."
@@ -169,17 +166,13 @@ async def _why_it_waits(
 
 async def _find_loss(workspace: AgentWorkspace, at: TreeAt, files: Sequence[ChangedFile]) -> str | None:
     """Return a sentence that names a file which a change of the tree ``at`` removes, leaves without a visible character, or gives
-    a content that it had in an earlier version. None: there is no such file.
-
-    Raises:
-        WorkspaceNotFound: the workspace was deleted in the meantime.
-    """
+    a content that it had in an earlier version. None: there is no such file."""
     if named := _first_and_others(files, _removes):
         return f"It removes {named}."
     if named := _first_and_others(files, _empties):
         return f"It leaves no visible character in {named}."
     written = {file.path: file.after for file in files if isinstance(file.after, Body)}
-    older = await workspace.workspaces.find_older(workspace.scope.store, workspace.id, at, written)
+    older = await workspace.stored.find_older(at, written)
     return f"It brings an older content of {show(older)} back." if older is not None else None
 
 
@@ -205,8 +198,8 @@ async def _request_approval(workspace: AgentWorkspace, call: Tool, planned: Plan
     from spass.tools.gate import preview_change, request_approval
 
     arguments = call.model_dump(mode="json", exclude_unset=True)
-    stored = StoredCall(arguments, {"workspace": workspace.id, **planned.to_json()})
-    preview = preview_change(workspace.id, planned.diffs, planned.answer, arguments, why)
+    stored = StoredCall(arguments, {"workspace": workspace.stored.id, **planned.to_json()})
+    preview = preview_change(workspace.stored.id, planned.diffs, planned.answer, arguments, why)
     return await request_approval(workspace.scope, call.tool_name, stored, preview)
 
 

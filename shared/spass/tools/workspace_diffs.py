@@ -1,6 +1,7 @@
 """Diffs of files of a workspace, for the model and for people."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import anyio.to_thread
@@ -33,20 +34,10 @@ _MAX_READ_BYTES: Final = 32 * 2**20
 
 
 async def compare_files(workspace: AgentWorkspace, generation: str, files: Sequence[ChangedFile]) -> tuple[FileDiff, ...]:
-    """Return the diffs of ``files``, whose stored bodies belong to ``generation``.
-
-    Raises:
-        WorkspaceNotFound: the workspace was deleted in the meantime.
-    """
+    """Return the diffs of ``files``, whose stored bodies belong to ``generation``."""
     compared = [*_take_readable(files)]
-    before = await _read(workspace, generation, {file.path: file.before for file in compared})
-    after = await _read(workspace, generation, {file.path: file.after for file in compared})
-
-    def compare() -> tuple[FileDiff, ...]:
-        limit = DiffLimit(MAX_RICH_BYTES)
-        return tuple(limit.diff(file.path, before.get(file.path), after.get(file.path)) for file in compared)
-
-    diffs = await anyio.to_thread.run_sync(compare)
+    limit = DiffLimit(MAX_RICH_BYTES)
+    diffs = await _compare(workspace, generation, compared, lambda file, *sides: limit.diff(file.path, *sides))
     rest = files[len(compared) :]
     return (*diffs, *(FileDiff(file.path, file.status, 0, 0, "", truncated=True) for file in rest))
 
@@ -61,13 +52,27 @@ def _take_readable(files: Sequence[ChangedFile]) -> Iterator[ChangedFile]:
         yield file
 
 
+async def _compare(
+    workspace: AgentWorkspace,
+    generation: str,
+    files: Sequence[ChangedFile],
+    diff: Callable[[ChangedFile, bytes | None, bytes | None], FileDiff],
+) -> tuple[FileDiff, ...]:
+    """Return the ``diff`` of each file and its two bodies, computed in a thread."""
+    before = await _read(workspace, generation, {file.path: file.before for file in files})
+    after = await _read(workspace, generation, {file.path: file.after for file in files})
+    return await anyio.to_thread.run_sync(
+        lambda: tuple(diff(file, before.get(file.path), after.get(file.path)) for file in files)
+    )
+
+
 async def _read(
     workspace: AgentWorkspace, generation: str, files: Mapping[WorkspacePath, Body | TreeFile | None]
 ) -> Mapping[WorkspacePath, bytes]:
     stored = {path: file for path, file in files.items() if isinstance(file, TreeFile)}
     new = {path: file.content for path, file in files.items() if isinstance(file, Body)}
     at = TreeAt(0, generation, Tree(stored))
-    return {**new, **await workspace.read_many(at, stored)}
+    return {**new, **await workspace.stored.read_many(at, stored)}
 
 
 async def compare_whole(workspace: AgentWorkspace, generation: str, files: Sequence[ChangedFile]) -> tuple[FileDiff, ...]:
@@ -77,20 +82,13 @@ async def compare_whole(workspace: AgentWorkspace, generation: str, files: Seque
     Raises:
         WorkspaceLimit: they cannot all be shown.
         ToolError: new content is not text, so nobody could read it.
-        WorkspaceNotFound: the workspace was deleted in the meantime.
     """
     if len(files) > MAX_SHOWN_PATHS:
         raise _too_much(f"It touches {len(files)} files; a call that needs an approval may touch {MAX_SHOWN_PATHS}.")
     if len([*_take_readable(files)]) < len(files):
         raise _too_much(f"Its files have more than {_MAX_READ_BYTES // 2**20} MiB.")
-    before = await _read(workspace, generation, {file.path: file.before for file in files})
-    after = await _read(workspace, generation, {file.path: file.after for file in files})
-
-    def compare() -> tuple[FileDiff, ...]:
-        limit = DiffLimit(MAX_SHOWN_BYTES, file_bytes=MAX_SHOWN_BYTES, text_bytes=MAX_FILE_BYTES)
-        return tuple(_show(limit, file, before.get(file.path), after.get(file.path)) for file in files)
-
-    return await anyio.to_thread.run_sync(compare)
+    limit = DiffLimit(MAX_SHOWN_BYTES, file_bytes=MAX_SHOWN_BYTES, text_bytes=MAX_FILE_BYTES)
+    return await _compare(workspace, generation, files, partial(_show, limit))
 
 
 def _show(limit: DiffLimit, file: ChangedFile, before: bytes | None, after: bytes | None) -> FileDiff:

@@ -18,9 +18,9 @@ from spass.web.file_responses import Preconditions
 from spass.web.routing import exact_form, reject_repeated
 from spass.workspaces.change import Author, Change, Committed
 from spass.workspaces.head import workspace_not_found
-from spass.workspaces.lookup import find_file
 from spass.workspaces.paths import WorkspacePath, parse_folder, parse_path, show
 from spass.workspaces.responses import MAX_VERSION
+from spass.workspaces.tree import find_file
 
 _WRITE_SECONDS: Final = 25.0  # API Gateway waits 29 seconds for the answer of a short route
 
@@ -83,11 +83,11 @@ async def commit(
     deadline: Deadline | None = None,
 ) -> Committed:
     """Make a version that names the caller's user, and says ``message``. A write makes one even if it changes no file: clients
-    count their writes. ``deadline`` is ``write_deadline()`` by default. Raise the errors of ``Workspaces.commit``."""
+    count their writes. ``deadline`` is ``write_deadline()`` by default. Raise the errors of ``Workspace.commit``."""
     scope = exchange.scope
     author, change = Author(user=scope.caller.user, message=message), replace(change, always=True)
     until = deadline or write_deadline()
-    return await exchange.services.workspaces.commit(scope.store, workspace_id, change, author, until, participant)
+    return await exchange.services.workspaces.open(scope.store, workspace_id).commit(change, author, until, participant)
 
 
 async def write_file(
@@ -98,14 +98,14 @@ async def write_file(
     Raises:
         WorkspaceConflict: a precondition does not hold.
         WorkspaceNotFound, WorkspaceFileNotFound: there is no file to delete.
-        SpassError: as ``Workspaces.commit``.
+        SpassError: as ``Workspace.commit``.
     """
     preconditions = Preconditions.of(headers)
     if body is not None and not preconditions:
         return await commit(exchange, workspace_id, Change.of({path: body}))
     until = write_deadline()
     while True:
-        at = await exchange.services.workspaces.newest(exchange.scope.store, workspace_id)
+        at = await exchange.services.workspaces.open(exchange.scope.store, workspace_id).newest()
         if body is None:
             if not at.generation:
                 raise workspace_not_found(workspace_id)

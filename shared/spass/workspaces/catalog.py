@@ -8,10 +8,9 @@ from spass.core.ids import WorkspaceId
 from spass.core.paging import PageSizeLimit, cursor_mismatch, decode_cursor, encode_cursor, fill_page
 from spass.store.tenant_store import TenantStore
 from spass.workspaces.head import list_heads, read_live_head
-from spass.workspaces.lookup import check_folders_above
 from spass.workspaces.paths import show
 from spass.workspaces.responses import Entry, TreePage, VersionPage, VersionSummary, WorkspacePage, WorkspaceSummary
-from spass.workspaces.tree import TreeAt
+from spass.workspaces.tree import TreeAt, check_folders_above
 from spass.workspaces.versions import list_versions
 
 _MIN_PAGE_SIZE: Final = 100
@@ -50,7 +49,9 @@ async def read_versions(store: TenantStore, workspace_id: WorkspaceId, cursor: s
     versions = await list_versions(store, workspace_id, head.generation, after=after, limit=limit + 1, newest_first=True)
     page = versions[:limit]
     next_cursor = encode_cursor(owner, str(page[-1].version)) if len(versions) > limit else None
-    return VersionPage(versions=tuple(map(VersionSummary.of, page)), next_cursor=next_cursor)
+    return VersionPage(
+        versions=tuple(VersionSummary.model_validate(version, from_attributes=True) for version in page), next_cursor=next_cursor
+    )
 
 
 class Listing(NamedTuple):
@@ -87,7 +88,7 @@ class Listing(NamedTuple):
         size = PageSizeLimit()
         next_cursor: str | None = None
         for listed in at.tree.list(self.folder, self.depth, after=after or ""):
-            entry = Entry.of(listed)
+            entry = Entry(**listed._asdict())
             if len(page) == limit or not size.add(entry.to_json()):
                 next_cursor = encode_cursor(self._owner(store), f"{at.version}/{page[-1].path}")
                 break

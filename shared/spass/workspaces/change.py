@@ -4,7 +4,7 @@ import base64
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self, get_args
 
 from spass.core.errors import VersionNotFound, WorkspaceConflict, WorkspaceFileNotFound
 from spass.core.ids import AgentName, MessageId, SessionId, UserId
@@ -176,7 +176,6 @@ class Change:
 
 
 def _with_folders(paths: Iterable[str]) -> frozenset[str]:
-    """Return ``paths`` and all folders above them."""
     return frozenset(path[:end] for path in paths for end in (*_slashes(path), len(path)))
 
 
@@ -237,22 +236,9 @@ class Committed:
     files: Sequence[ChangedFile]
 
     @property
-    def added(self) -> int:
-        """The number of files that were added."""
-        return self._count("added")
-
-    @property
-    def changed(self) -> int:
-        """The number of files that have another body."""
-        return self._count("changed")
-
-    @property
-    def deleted(self) -> int:
-        """The number of files that were deleted."""
-        return self._count("deleted")
-
-    def _count(self, status: Status) -> int:
-        return sum(file.status == status for file in self.files)
+    def counts(self) -> dict[Status, int]:
+        """Return how many files were added, changed and deleted."""
+        return {status: sum(file.status == status for file in self.files) for status in get_args(Status)}
 
 
 def bodies_to_store(plan: Plan, tree: Tree) -> Iterator[Body]:

@@ -6,22 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 import anyio.to_thread
 
 from spass.core.errors import InvalidRequest, VersionNotFound
-from spass.core.ids import WorkspaceId
 from spass.core.paging import PageSizeLimit
-from spass.store.tenant_store import TenantStore
 from spass.workspaces.diff import DiffLimit
-from spass.workspaces.lookup import check_folders_above
 from spass.workspaces.paths import WorkspacePath
 from spass.workspaces.responses import ComparedFile, Comparison
-from spass.workspaces.service import Workspaces
-from spass.workspaces.tree import EMPTY_TREE, Tree, TreeAt, changed_paths
+from spass.workspaces.service import Workspace
+from spass.workspaces.tree import EMPTY_TREE, Tree, TreeAt, changed_paths, check_folders_above
 
 _BATCH_BYTES = 16 * 2**20  # of bodies in memory at the same time
 
 
-async def compare_versions(
-    workspaces: Workspaces, store: TenantStore, workspace_id: WorkspaceId, before: int | None, after: int | None, folder: str
-) -> Comparison:
+async def compare_versions(workspace: Workspace, before: int | None, after: int | None, folder: str) -> Comparison:
     """Return what changed between the versions ``before`` and ``after`` in the file or folder ``folder``.
 
     ``after`` is None for the newest version, and ``before`` for the one before ``after``. Version 0 is the empty tree.
@@ -31,33 +26,28 @@ async def compare_versions(
         InvalidPath: the folder is below a file.
         InvalidRequest: the answer would be too large even without diffs.
     """
-    new = await workspaces.tree(store, workspace_id, after)
-    old = await _tree_before(workspaces, store, workspace_id, before, new)
+    new = await workspace.tree(after)
+    old = await _tree_before(workspace, before, new)
     paths = changed_paths(old.tree, new.tree, folder)
     if not paths:
         check_folders_above(new, folder)
     page, limit = _ComparisonPage(), DiffLimit()
     for batch in _batches(paths, old.tree, new.tree):
         before_bodies, after_bodies = await asyncio.gather(
-            *(
-                workspaces.read_many(store, workspace_id, at, [path for path in batch if path in at.tree.files])
-                for at in (old, new)
-            )
+            *(workspace.read_many(at, [path for path in batch if path in at.tree.files]) for at in (old, new))
         )
         page.add(await anyio.to_thread.run_sync(_diff, limit, batch, before_bodies, after_bodies))
     return Comparison(from_version=old.version, to=new.version, files=tuple(page.files))
 
 
-async def _tree_before(
-    workspaces: Workspaces, store: TenantStore, workspace_id: WorkspaceId, number: int | None, new: TreeAt
-) -> TreeAt:
+async def _tree_before(workspace: Workspace, number: int | None, new: TreeAt) -> TreeAt:
     """Return the tree of version ``number``, or of the one before ``new``, which may have been deleted with its workspace."""
     wanted = new.version - 1 if number is None else number
     empty = TreeAt(wanted, "", EMPTY_TREE)
     if wanted == 0:
         return empty
     try:
-        return await workspaces.tree(store, workspace_id, wanted)
+        return await workspace.tree(wanted)
     except VersionNotFound:
         if number is None:
             return empty
@@ -83,17 +73,7 @@ def _diff(
     limit: DiffLimit, paths: Sequence[WorkspacePath], old: Mapping[WorkspacePath, bytes], new: Mapping[WorkspacePath, bytes]
 ) -> Sequence[ComparedFile]:
     diffs = (limit.diff(path, old.get(path), new.get(path)) for path in paths)
-    return [
-        ComparedFile(
-            path=diff.path,
-            status=diff.status,
-            added=diff.added,
-            removed=diff.removed,
-            unified=diff.unified,
-            truncated=diff.truncated,
-        )
-        for diff in diffs
-    ]
+    return [ComparedFile.model_validate(diff, from_attributes=True) for diff in diffs]
 
 
 class _ComparisonPage:
@@ -104,11 +84,7 @@ class _ComparisonPage:
         self._size = PageSizeLimit()
 
     def add(self, files: Sequence[ComparedFile]) -> None:
-        """Add ``files``, without the diffs for which there is no room.
-
-        Raises:
-            InvalidRequest: there is no room for the file either.
-        """
+        """Add ``files``, without the diffs for which there is no room."""
         for file in files:
             kept = file
             if not self._size.add(file.to_json()):

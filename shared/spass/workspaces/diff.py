@@ -5,7 +5,7 @@ A line ends at a line feed, so a carriage return before it is part of the line.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
@@ -43,19 +43,7 @@ class FileDiff:
     truncated: bool
 
     def to_json(self) -> dict[str, Json]:
-        return {
-            "path": self.path,
-            "status": self.status,
-            "added": self.added,
-            "removed": self.removed,
-            "unified": self.unified,
-            "truncated": self.truncated,
-        }
-
-
-def diff_bodies(path: str, before: bytes | None, after: bytes | None, max_bytes: int = MAX_FILE_DIFF_BYTES) -> FileDiff:
-    """Compare two bodies of a file, of which None is an absent one. ``max_bytes`` bounds the UTF-8 of the unified diff."""
-    return DiffLimit(max_bytes).diff(path, before, after)
+        return asdict(self)
 
 
 @dataclass(slots=True)

@@ -24,12 +24,40 @@ _MAX_FOLLOWING: Final = 256
 _SYMBOL: Final = re.compile(r"(?<![^/])\*\*/|\*\*|\*|[^*]", re.DOTALL)
 
 
+class _Node:
+    """A state of the automaton, with the nodes that follow it. ``decided`` is the answer for every path that reaches the node, if
+    there is one; else ``matches`` is the answer for a path that ends here."""
+
+    __slots__ = ("decided", "following", "matches", "positions")
+
+    def __init__(self, positions: int, *, decided: bool | None, matches: bool) -> None:
+        self.positions: Final = positions
+        self.decided: Final = decided
+        self.matches: Final = matches
+        self.following: Final[dict[str, _Node]] = {}
+
+
 class Globs:
-    """Patterns that a path matches if one of them matches and none excludes it. No pattern matches nothing."""
+    """Patterns that a path matches if one of them matches and none excludes it. No pattern matches nothing.
+
+    The positions of all patterns are the bits of one number. A position is before a symbol or at the end of a pattern.
+    """
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self.patterns: Final = tuple(patterns)
-        self._automaton: Final = _Automaton(self.patterns)
+        self._size = 0
+        self._start = 0
+        self._stay_at_slash = 0  # the positions of "**"
+        self._stay_at_others = 0  # those of "*" and "**"
+        self._literals: dict[str, int] = {}
+        self._skip_one = 0  # positions from which the next one is reached without a character
+        self._skip_three = 0  # positions before "**/", which takes three
+        self._ends = {True: 0, False: 0}  # of the patterns that include (True) and exclude (False)
+        self._alive = {True: 0, False: 0}  # their positions other than ends
+        self._all_below = {True: 0, False: 0}  # those of their "**" at the end
+        for pattern in self.patterns:
+            self._add(pattern.removeprefix("!"), includes=not pattern.startswith("!"))
+        self._nodes: dict[int, _Node] = {}
 
     @classmethod
     def parse(cls, patterns: Sequence[str]) -> "Globs":
@@ -47,16 +75,18 @@ class Globs:
         return cls(patterns)
 
     def matches(self, path: str) -> bool:
-        return self._automaton.matches(path)
+        node = self._read(path)
+        return node.matches if node.decided is None else node.decided
 
     @property
     def matches_everything(self) -> bool:
         """Return True if every path matches, as with ``**``."""
-        return self._automaton.matches_everything
+        return self._read("").decided is True
 
     def may_contain(self, folder: str) -> bool:
         """Return whether a path below ``folder`` can match. "" is the root."""
-        return self._automaton.may_match_below(f"{folder}/" if folder else "")
+        node = self._read(f"{folder}/" if folder else "")
+        return bool(node.positions & self._alive[True]) if node.decided is None else node.decided
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Globs) and self.patterns == other.patterns
@@ -66,64 +96,6 @@ class Globs:
 
     def __repr__(self) -> str:
         return f"Globs.parse({[*self.patterns]!r})"
-
-
-def _check_pattern(pattern: str) -> None:
-    """Check that some path can match ``pattern``."""
-    body = pattern.removeprefix("!")
-    problem = None
-    if not body:
-        problem = 'it names nothing; write a path such as "src/main.py" or a pattern such as "src/**"'
-    elif len(pattern.encode("utf-8", "replace")) > MAX_PATH_BYTES:
-        problem = f"it has more than {MAX_PATH_BYTES} bytes of UTF-8"
-    elif body.startswith("!"):
-        problem = 'write one "!" to exclude'
-    elif body.startswith("/"):
-        problem = f"paths do not begin with a slash; write {show(body.lstrip('/') or '**')}"
-    elif "\\" in body:
-        problem = 'separate folders by "/", not by a backslash'
-    elif "***" in body:
-        problem = 'write "*" for a part of a name or "**" for any folders'
-    elif has_invisible(body):
-        problem = "it holds a control, format or invisible character"
-    elif unicodedata.normalize("NFC", body) != body:
-        problem = f"it is not in Unicode's form NFC; write {show(unicodedata.normalize('NFC', pattern))}"
-    elif not {"", ".", ".."}.isdisjoint(body.removesuffix("/").split("/")):
-        problem = 'no path has an empty segment, "." or ".."; write the path from the root of the workspace'
-    if problem:
-        raise ValueError(f"the pattern {show(pattern)} matches no path: {problem}")
-
-
-class _Node:
-    """A state of the automaton, with the nodes that follow it. ``decided`` is the answer for every path that reaches the node, if
-    there is one; else ``matches`` is the answer for a path that ends here."""
-
-    __slots__ = ("decided", "following", "matches", "positions")
-
-    def __init__(self, positions: int, *, decided: bool | None, matches: bool) -> None:
-        self.positions: Final = positions
-        self.decided: Final = decided
-        self.matches: Final = matches
-        self.following: Final[dict[str, _Node]] = {}
-
-
-class _Automaton:
-    """The positions of all patterns are the bits of one number. A position is before a symbol or at the end of a pattern."""
-
-    def __init__(self, patterns: Sequence[str]) -> None:
-        self._size = 0
-        self._start = 0
-        self._stay_at_slash = 0  # the positions of "**"
-        self._stay_at_others = 0  # those of "*" and "**"
-        self._literals: dict[str, int] = {}
-        self._skip_one = 0  # positions from which the next one is reached without a character
-        self._skip_three = 0  # positions before "**/", which takes three
-        self._ends = {True: 0, False: 0}  # of the patterns that include (True) and exclude (False)
-        self._alive = {True: 0, False: 0}  # their positions other than ends
-        self._all_below = {True: 0, False: 0}  # those of their "**" at the end
-        for pattern in patterns:
-            self._add(pattern.removeprefix("!"), includes=not pattern.startswith("!"))
-        self._nodes: dict[int, _Node] = {}
 
     def _add(self, pattern: str, *, includes: bool) -> None:
         first = self._size
@@ -154,18 +126,6 @@ class _Automaton:
         else:
             self._literals[symbol] = self._literals.get(symbol, 0) | position
         self._size += 1
-
-    def matches(self, path: str) -> bool:
-        node = self._read(path)
-        return node.matches if node.decided is None else node.decided
-
-    @property
-    def matches_everything(self) -> bool:
-        return self._read("").decided is True
-
-    def may_match_below(self, prefix: str) -> bool:
-        node = self._read(prefix)
-        return bool(node.positions & self._alive[True]) if node.decided is None else node.decided
 
     def _read(self, text: str) -> _Node:
         """Return the first node that decides, or the node at the end of ``text``."""
@@ -209,3 +169,29 @@ class _Automaton:
         elif not can_exclude and positions & self._all_below[True]:
             decided = True
         return _Node(positions, decided=decided, matches=bool(positions & self._ends[True] and not positions & self._ends[False]))
+
+
+def _check_pattern(pattern: str) -> None:
+    """Check that some path can match ``pattern``."""
+    body = pattern.removeprefix("!")
+    problem = None
+    if not body:
+        problem = 'it names nothing; write a path such as "src/main.py" or a pattern such as "src/**"'
+    elif len(pattern.encode("utf-8", "replace")) > MAX_PATH_BYTES:
+        problem = f"it has more than {MAX_PATH_BYTES} bytes of UTF-8"
+    elif body.startswith("!"):
+        problem = 'write one "!" to exclude'
+    elif body.startswith("/"):
+        problem = f"paths do not begin with a slash; write {show(body.lstrip('/') or '**')}"
+    elif "\\" in body:
+        problem = 'separate folders by "/", not by a backslash'
+    elif "***" in body:
+        problem = 'write "*" for a part of a name or "**" for any folders'
+    elif has_invisible(body):
+        problem = "it holds a control, format or invisible character"
+    elif unicodedata.normalize("NFC", body) != body:
+        problem = f"it is not in Unicode's form NFC; write {show(unicodedata.normalize('NFC', pattern))}"
+    elif not {"", ".", ".."}.isdisjoint(body.removesuffix("/").split("/")):
+        problem = 'no path has an empty segment, "." or ".."; write the path from the root of the workspace'
+    if problem:
+        raise ValueError(f"the pattern {show(pattern)} matches no path: {problem}")

@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 import anyio.to_thread
 
 from spass.workspaces.change import Body
-from spass.workspaces.objects import WorkspaceObjects
-from spass.workspaces.pack import decode_body
+from spass.workspaces.objects import WorkspaceObjects, decode_body
 from spass.workspaces.paths import WorkspacePath
 from spass.workspaces.text import visible_sha256
 from spass.workspaces.tree import TreeAt, TreeFile
@@ -31,11 +30,7 @@ class _OldFile(NamedTuple):
 
 
 async def find_older(objects: WorkspaceObjects, at: TreeAt, bodies: Mapping[WorkspacePath, Body]) -> WorkspacePath | None:
-    """Return the first path of ``bodies`` that had the same content in one of the newest versions before ``at``, or None.
-
-    Raises:
-        WorkspaceNotFound: the workspace was deleted in the meantime.
-    """
+    """Return the first path of ``bodies`` that had the same content in one of the newest versions before ``at``, or None."""
     if at.version <= 1 or not bodies:
         return None
     versions = await list_versions(

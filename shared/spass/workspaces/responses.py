@@ -10,8 +10,6 @@ from spass.tenancy.strict_body import StrictBody
 from spass.workspaces.change import Committed
 from spass.workspaces.head import WorkspaceHead
 from spass.workspaces.limits import MAX_FILES
-from spass.workspaces.tree import TreeEntry
-from spass.workspaces.versions import Version
 
 MAX_VERSION: Final = 10**12
 
@@ -28,14 +26,7 @@ class WorkspaceSummary(ResponseModel):
 
     @classmethod
     def of(cls, workspace_id: WorkspaceId, head: WorkspaceHead) -> "WorkspaceSummary":
-        return cls(
-            id=workspace_id,
-            version=head.version,
-            file_count=head.file_count,
-            total_bytes=head.total_bytes,
-            created_at=head.created_at,
-            updated_at=head.updated_at,
-        )
+        return cls(id=workspace_id, **{name: getattr(head, name) for name in cls.model_fields if name != "id"})
 
 
 class WorkspacePage(ResponseModel):
@@ -52,10 +43,6 @@ class Entry(ResponseModel):
     type: Literal["file", "directory"]
     size: Count | None
     sha256: str | None
-
-    @classmethod
-    def of(cls, entry: TreeEntry) -> "Entry":
-        return cls(path=entry.path, type=entry.type, size=entry.size, sha256=entry.sha256)
 
 
 class TreePage(ResponseModel):
@@ -84,7 +71,7 @@ class WrittenTree(ResponseModel):
 
     @classmethod
     def of(cls, committed: Committed) -> "WrittenTree":
-        return cls(version=committed.current, added=committed.added, changed=committed.changed, deleted=committed.deleted)
+        return cls(version=committed.current, **committed.counts)
 
 
 class VersionSummary(ResponseModel):
@@ -106,23 +93,6 @@ class VersionSummary(ResponseModel):
     added: Count
     changed: Count
     deleted: Count
-
-    @classmethod
-    def of(cls, version: Version) -> "VersionSummary":
-        return cls(
-            version=version.version,
-            message=version.message,
-            user=version.user,
-            agent=version.agent,
-            session_id=version.session_id,
-            message_id=version.message_id,
-            run_id=version.run_id,
-            parent_log_id=version.parent_log_id,
-            created_at=version.created_at,
-            added=version.added,
-            changed=version.changed,
-            deleted=version.deleted,
-        )
 
 
 class VersionPage(ResponseModel):

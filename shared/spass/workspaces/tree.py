@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
+from spass.core.errors import InvalidPath, WorkspaceFileNotFound
 from spass.workspaces.globs import Globs
-from spass.workspaces.paths import WorkspacePath
+from spass.workspaces.paths import WorkspacePath, show
 
 _FILE_BYTES: Final = 600  # memory of one file of a decoded tree and of its parts, without the path: tuple, texts and numbers
 _NAME_BYTES: Final = 65  # memory of the name of a folder, without its characters
@@ -184,3 +185,27 @@ def decode_tree(body: bytes) -> Tree:
             for path, (sha256, size, pack, offset, length, crc32) in decoded["files"].items()
         }
     )
+
+
+def find_file(at: TreeAt, path: WorkspacePath) -> TreeFile:
+    """Return the file at ``path``.
+
+    Raises:
+        InvalidPath: the path is a folder, or below a file.
+        WorkspaceFileNotFound: there is no such file.
+    """
+    file = at.tree.files.get(path)
+    if file is None:
+        if at.tree.is_folder(path):
+            raise InvalidPath(f"{show(path)} is a folder in version {at.version}. Name a file.", param="path")
+        check_folders_above(at, path)
+        raise WorkspaceFileNotFound(f"There is no file {show(path)} in version {at.version}.", param="path")
+    return file
+
+
+def check_folders_above(at: TreeAt, path: str) -> None:
+    """Check that no file is where ``path`` has a folder. Raise ``InvalidPath`` if a part of the path is a file."""
+    ends = [end for end, character in enumerate(path) if character == "/"]
+    above = next((path[:end] for end in ends if path[:end] in at.tree.files), None)
+    if above is not None:
+        raise InvalidPath(f"Nothing is below {show(above)}, because it is a file in version {at.version}.", param="path")

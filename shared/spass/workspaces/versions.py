@@ -2,14 +2,14 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from spass.core.ids import AgentName, MessageId, SessionId, TenantId, UserId, WorkspaceId
 from spass.core.json import replace_surrogates
 from spass.core.time import Timestamp
 from spass.store.codec import decode, encode
-from spass.store.keys import VERSION_PREFIX, Key, workspace_version, workspace_versions_partition
+from spass.store.keys import VERSION_PREFIX, workspace_version, workspace_versions_partition
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Put
 from spass.workspaces.change import MAX_MESSAGE_CHARACTERS, Author, Body, ChangedFile, Committed
@@ -51,23 +51,10 @@ class Version:
     def of(
         cls, committed: Committed, author: Author, *, tree: str, pack: str | None, at: Timestamp, contents: str | None
     ) -> "Version":
-        return cls(
-            committed.current,
-            tree,
-            pack,
-            committed.added,
-            committed.changed,
-            committed.deleted,
-            at,
-            author.user,
-            author.agent,
-            author.session_id,
-            author.message_id,
-            author.run_id,
-            author.parent_log_id,
-            replace_surrogates(author.message[:MAX_MESSAGE_CHARACTERS]) if author.message else None,
-            contents,
-        )
+        message = replace_surrogates(author.message[:MAX_MESSAGE_CHARACTERS]) if author.message else None
+        origin = asdict(replace(author, message=message))
+        added, changed, deleted = committed.counts.values()
+        return cls(committed.current, tree, pack, added, changed, deleted, at, contents=contents, **origin)
 
     @property
     def content_keys(self) -> Iterator[str]:
@@ -103,11 +90,7 @@ def encode_contents(files: Sequence[ChangedFile]) -> str | None:
 
 
 async def read_version(store: TenantStore, workspace_id: WorkspaceId, generation: str, number: int) -> Version:
-    """Return a version of the generation.
-
-    Raises:
-        VersionNotFound: the generation has no such version.
-    """
+    """Return a version of the generation. Raise ``VersionNotFound`` if the generation has no such version."""
     item = await store.table.get(workspace_version(store.tenant, workspace_id, generation, number))
     if item is None:
         raise version_not_found(workspace_id, number)
@@ -136,8 +119,4 @@ async def list_versions(
 
 def version_put(tenant: TenantId, workspace_id: WorkspaceId, generation: str, version: Version) -> Put:
     """Return the write that stores a new version."""
-    return Put(version_key(tenant, workspace_id, generation, version), encode(version), ITEM_ABSENT)
-
-
-def version_key(tenant: TenantId, workspace_id: WorkspaceId, generation: str, version: Version) -> Key:
-    return workspace_version(tenant, workspace_id, generation, version.version)
+    return Put(workspace_version(tenant, workspace_id, generation, version.version), encode(version), ITEM_ABSENT)

@@ -37,27 +37,6 @@ class ZipEntry(NamedTuple):
     entry's header. The meaning of ``attributes`` depends on the ``system`` that wrote the archive.
     """
 
-    name: str
-    system: int
-    flags: int
-    method: int
-    crc32: int
-    size: int
-    attributes: int
-    data: memoryview
-
-
-class _Directory(NamedTuple):
-    """The directory at the end of an archive: its entries and its place."""
-
-    entries: int
-    start: int
-    end: int
-
-
-class _Record(NamedTuple):
-    """An entry as the directory has it."""
-
     raw_name: bytes
     name: str
     system: int
@@ -68,6 +47,15 @@ class _Record(NamedTuple):
     size: int
     attributes: int
     offset: int
+    data: memoryview = memoryview(b"")
+
+
+class _Directory(NamedTuple):
+    """The directory at the end of an archive: its entries and its place."""
+
+    entries: int
+    start: int
+    end: int
 
 
 def read_entries(body: bytes) -> Sequence[ZipEntry]:
@@ -85,8 +73,7 @@ def read_entries(body: bytes) -> Sequence[ZipEntry]:
         if end > directory.start:
             raise _damaged_entry(record.name, "its data goes beyond the archive's directory")
         places.append((record.offset, end, record.name))
-        _, name, system, _, method, crc32, _, size, attributes, _ = record
-        entries.append(ZipEntry(name, system, flags, method, crc32, size, attributes, memoryview(body)[start:end]))
+        entries.append(record._replace(flags=flags, data=memoryview(body)[start:end]))
     if len(entries) != directory.entries:
         raise _not_a_zip(f"its directory has {len(entries)} entries and claims to have {directory.entries}")
     _check_places(places, directory)
@@ -139,8 +126,8 @@ def _read_zip64(body: bytes, at: int, disks: Sequence[int], numbers: tuple[int, 
     return _Directory(count, start, end)
 
 
-def _records(body: bytes, directory: _Directory) -> Iterator[_Record]:
-    """Yield the entries of the directory."""
+def _records(body: bytes, directory: _Directory) -> Iterator[ZipEntry]:
+    """Yield the entries as the directory has them, without data."""
     at = directory.start
     while at < directory.end:
         if at + _ENTRY.size > directory.end or not body.startswith(b"PK\1\2", at):
@@ -155,10 +142,10 @@ def _records(body: bytes, directory: _Directory) -> Iterator[_Record]:
         at += name + extra + comment
         if at > directory.end or disk:
             raise _not_a_zip("its directory is damaged")
-        yield _Record(raw_name, shown_name, system, flags, method, crc32, packed_size, size, attributes, offset)
+        yield ZipEntry(raw_name, shown_name, system, flags, method, crc32, packed_size, size, attributes, offset)
 
 
-def _read_header(body: bytes, record: _Record, directory: _Directory) -> tuple[int, int]:
+def _read_header(body: bytes, record: ZipEntry, directory: _Directory) -> tuple[int, int]:
     """Return the position of the entry's data, and the flags of the directory and of the header before the data."""
     at = record.offset
     if at + _LOCAL.size > directory.start or not body.startswith(b"PK\3\4", at):

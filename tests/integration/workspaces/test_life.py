@@ -13,6 +13,7 @@ from spass.store.keys import workspace
 from spass.store.tenant_store import TenantStore
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.workspaces.change import Author, Change, Committed
+from spass.workspaces.head import read_live_head
 from spass.workspaces.paths import parse_path
 from spass.workspaces.service import Workspaces
 from spass.workspaces.sweep import DELETED_SECONDS, ORPHAN_SECONDS, WorkspaceSweep, sweep_workspaces
@@ -26,13 +27,13 @@ WORKSPACE = WorkspaceId("default")
 async def write(store: TenantStore, path: str, body: bytes | None, *, expects: str | None = "anything") -> Committed:
     expected = {} if expects == "anything" else {parse_path(path): expects}
     change = Change.of({parse_path(path): body}, expected)
-    return await Workspaces().commit(store, WORKSPACE, change, Author(message="why"), Deadline.after(30))
+    return await Workspaces().open(store, WORKSPACE).commit(change, Author(message="why"), Deadline.after(30))
 
 
 async def contents(store: TenantStore) -> dict[str, bytes]:
     workspaces = Workspaces()
-    at = await workspaces.tree(store, WORKSPACE)
-    chunks = [chunk async for chunk in workspaces.archive(store, WORKSPACE, at)]
+    at = await workspaces.open(store, WORKSPACE).tree()
+    chunks = [chunk async for chunk in workspaces.open(store, WORKSPACE).archive(at)]
     with zipfile.ZipFile(io.BytesIO(b"".join(chunks))) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
@@ -47,11 +48,11 @@ async def test_a_workspace_is_written_deleted_and_written_again(store: TenantSto
     assert sorted(result.current for result in results if isinstance(result, Committed)) == [1, 2, 3, 4, 5]
     found = await contents(store)
     assert {name: body for name, body in found.items() if name != "a"} == {f"b{n}": b"text " * n for n in range(4)}
-    head = await Workspaces().head(store, WORKSPACE)
+    head = await read_live_head(store, WORKSPACE)
     versions = await list_versions(store, WORKSPACE, head.generation, newest_first=True, limit=3)
     assert [(version.version, version.message) for version in versions] == [(n, "why") for n in (5, 4, 3)]
 
-    assert await Workspaces().delete(store, WORKSPACE, Deadline.after(30)) is True
+    assert await Workspaces().open(store, WORKSPACE).delete(Deadline.after(30)) is True
     with pytest.raises(WorkspaceNotFound):
         await contents(store)
     assert (await write(store, "c", b"new")).version == 6

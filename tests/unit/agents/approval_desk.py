@@ -58,7 +58,7 @@ class WriteFiles(Tool):
 
     async def run(self, _scope: Scope, workspace: AgentWorkspace, /) -> CallResult:
         if self.version is not None:
-            at = await workspace.tree(self.version)
+            at = await workspace.stored.tree(self.version)
             return await apply_change(workspace, self, Change.restore(at), message="/undo", answer="", brings_back=True)
         files = {parse_path(path): self.times * text.encode() if text is not None else None for path, text in self.files.items()}
         return await apply_change(workspace, self, Change.of(files), message="edit", answer="Done.")
@@ -147,19 +147,19 @@ class Desk:
     async def write(self, files: Mapping[str, str | None]) -> None:
         """Change the workspace without an agent."""
         change = Change.of({parse_path(path): text.encode() if text is not None else None for path, text in files.items()})
-        await self.workspaces.commit(self.scope().store, DEFAULT, change, Author(), Deadline.after(30))
+        await self.workspaces.open(self.scope().store, DEFAULT).commit(change, Author(), Deadline.after(30))
 
     async def files(self) -> dict[str, str]:
         """Return the files of the newest version, as another process reads them."""
         workspaces, store = Workspaces(), self.scope().store
-        at = await workspaces.newest(store, DEFAULT)
-        bodies = await workspaces.read_many(store, DEFAULT, at, [WorkspacePath(path) for path in at.tree.files])
+        at = await workspaces.open(store, DEFAULT).newest()
+        bodies = await workspaces.open(store, DEFAULT).read_many(at, [WorkspacePath(path) for path in at.tree.files])
         return {path: body.decode() for path, body in sorted(bodies.items())}
 
     async def state(self) -> Json:
         """Return everything that calls can change, with the versions, as another process reads it."""
         scope = self.scope()
-        version = (await Workspaces().newest(scope.store, DEFAULT)).version
+        version = (await Workspaces().open(scope.store, DEFAULT).newest()).version
         memory = (await Cascade(config_with()).read(scope.store)).config.memory
         return {"index": await self._index(scope), "files": await self.files(), "version": version, "memory": memory}
 

@@ -12,6 +12,7 @@ from spass.core.errors import ApprovalDecided, ApprovalNotFound, SpassError
 from spass.core.ids import WorkspaceId
 from spass.core.time import Deadline
 from spass.tools.grants import NO_GRANTS, PathPatterns
+from spass.workspaces.head import read_live_head
 from spass.workspaces.versions import read_version
 from tests.unit.agents.approval_desk import DEFAULT, GRANTS, SPEC, Desk
 
@@ -68,7 +69,7 @@ async def test_a_gated_tool_waits_with_every_change_and_with_none_for_nothing(de
 async def test_the_version_names_the_turn_that_asked_for_it(desk: Desk) -> None:
     await desk.decide(await desk.wait_for(*EDIT, NAMED))
     store = desk.scope().store
-    head = await desk.workspaces.head(store, DEFAULT)
+    head = await read_live_head(store, DEFAULT)
     author = await read_version(store, DEFAULT, head.generation, head.version)
     assert (author.user, author.agent, author.message_id, author.run_id) == ("ana", "clerk", "m1", "turn_1")
     assert author.parent_log_id is not None
@@ -110,7 +111,7 @@ async def test_after_the_workspace_was_deleted_the_call_fails(
     desk: Desk, files: dict[str, str | None], created_again: bool
 ) -> None:
     approval = await desk.wait_for("write_files", {"files": files}, replace(GRANTS, approval=("write_files", "deletes")))
-    await desk.workspaces.delete(desk.scope().store, DEFAULT, Deadline.after(30))
+    await desk.workspaces.open(desk.scope().store, DEFAULT).delete(Deadline.after(30))
     if created_again:
         await desk.write({"src/a.py": "a\n", "src/b.py": "b\n"})
     before = await desk.files()
@@ -122,7 +123,7 @@ async def test_after_the_workspace_was_deleted_the_call_fails(
 
 
 async def test_a_change_that_creates_the_workspace_can_wait(desk: Desk) -> None:
-    await desk.workspaces.delete(desk.scope().store, DEFAULT, Deadline.after(30))
+    await desk.workspaces.open(desk.scope().store, DEFAULT).delete(Deadline.after(30))
     approval = await desk.wait_for("write_files", {"files": {"src/new.py": "new\n"}}, NAMED)
     assert await desk.files() == {}
     assert (await desk.decide(approval)).status is ApprovalStatus.EXECUTED

@@ -32,8 +32,8 @@ def start(services: Services, *changes: Callable[[], Awaitable[Any]]) -> tuple[i
             await change()
             await create_example_workspace(services)
         store = services.aws.for_tenant(TENANT)
-        at = await services.workspaces.newest(store, WORKSPACE)
-        bodies = await services.workspaces.read_many(store, WORKSPACE, at, at.tree.files) if at.tree.files else {}
+        at = await services.workspaces.open(store, WORKSPACE).newest()
+        bodies = await services.workspaces.open(store, WORKSPACE).read_many(at, at.tree.files) if at.tree.files else {}
         return at.version, {str(path): body for path, body in bodies.items()}
 
     return asyncio.run(run())
@@ -58,10 +58,10 @@ def test_a_later_start_keeps_what_was_changed_and_what_was_deleted(services: Ser
 
     async def write() -> None:
         change = Change.of({path: b"Mine"})
-        await services.workspaces.commit(store, WORKSPACE, change, Author(), Deadline.after(5))
+        await services.workspaces.open(store, WORKSPACE).commit(change, Author(), Deadline.after(5))
 
     async def delete() -> None:
-        await services.workspaces.delete(store, WORKSPACE, Deadline.after(5))
+        await services.workspaces.open(store, WORKSPACE).delete(Deadline.after(5))
 
     version, files = start(services, write)
     assert (version, files["README.md"]) == (2, b"Mine")

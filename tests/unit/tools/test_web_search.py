@@ -18,7 +18,7 @@ from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serv
 from spass.tools.base import ToolError
 from spass.tools.builtin.web_search import WebSearch
 from spass.tools.search.engine import KeyOf, SearchEngine
-from spass.tools.search.tavily import DEFAULT_URL
+from spass.tools.search.providers import DEFAULT_URL
 from tests.unit.tools.fakes import scope_for, toolbox_of
 
 pytestmark = pytest.mark.anyio

@@ -21,6 +21,7 @@ from spass.tools.languages import language_of
 from spass.tools.registry import TOOLS, load_tool
 from spass.tools.results import MAX_RESULT_BYTES, MAX_RICH_BYTES
 from spass.workspaces.paths import parse_folder
+from spass.workspaces.service import Workspace
 from tests.hostile_paths import SENDABLE
 from tests.unit.tools.workspace_agent import WorkspaceAgent, tool_call
 
@@ -346,7 +347,7 @@ async def test_a_search_that_takes_too_long_ends_with_what_it_found(monkeypatch:
     agent = await agent_with({f"f{number:03}": "needle\n" for number in range(400)})
     monkeypatch.setattr(workspace_reading, "_BATCH_FILES", 100)
     monkeypatch.setattr(workspace_reading, "MAX_SECONDS", 0.5)
-    read_many = agent.harness.workspaces.read_many
+    read_many = Workspace.read_many
     batches = 0
 
     async def read_one_batch(*arguments: object) -> object:
@@ -356,7 +357,7 @@ async def test_a_search_that_takes_too_long_ends_with_what_it_found(monkeypatch:
             await anyio.sleep(60)
         return await read_many(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(agent.harness.workspaces, "read_many", read_one_batch)
+    monkeypatch.setattr(Workspace, "read_many", read_one_batch)
     result = await agent.result("search_files", text="needle", max_results=500)
     assert [row[0] for row in matches(result)] == [f"f{number:03}" for number in range(100)]
     assert result["truncated"] is True

@@ -40,19 +40,19 @@ class WorkspaceHarness:
         return Workspaces(self.now)
 
     async def commit(self, change: Change, author: Author | None = None) -> Committed:
-        return await self.workspaces.commit(self.store, self.workspace, change, author or Author(), Deadline.after(30))
+        return await self.workspaces.open(self.store, self.workspace).commit(change, author or Author(), Deadline.after(30))
 
     async def write(self, files: Mapping[str, bytes | None], expected: Mapping[str, str | None] | None = None) -> Committed:
         return await self.commit(writes(files, expected))
 
     async def delete(self) -> bool:
-        return await self.workspaces.delete(self.store, self.workspace, Deadline.after(30))
+        return await self.workspaces.open(self.store, self.workspace).delete(Deadline.after(30))
 
     async def contents(self, version: int | None = None) -> dict[str, bytes]:
         """Return all bodies by path, as another process reads them."""
         cold = self.cold()
-        at = await cold.tree(self.store, self.workspace, version)
-        bodies = await cold.read_many(self.store, self.workspace, at, at.tree.paths)
+        at = await cold.open(self.store, self.workspace).tree(version)
+        bodies = await cold.open(self.store, self.workspace).read_many(at, at.tree.paths)
         return {str(path): body for path, body in bodies.items()}
 
     async def object_names(self) -> Sequence[str]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spass.workspaces.diff import MAX_FILE_DIFF_BYTES, DiffLimit, FileDiff, diff_bodies
+from spass.workspaces.diff import MAX_FILE_DIFF_BYTES, DiffLimit, FileDiff
 from spass.workspaces.line_matching import Steps, match_lines
 
 MIB = 1024 * 1024
@@ -17,6 +17,10 @@ HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@\n")
 
 texts = st.lists(st.sampled_from(["a\n", "b\n", "\n", "c\r\n", " d\n", "-\n", "é\n", "\u2028\n"]), max_size=30).map("".join)
 bodies = st.builds(lambda text, end: (text + end).encode(), texts, st.sampled_from(["", "x", "a"]))
+
+
+def diff_bodies(path: str, before: bytes | None, after: bytes | None, max_bytes: int = MAX_FILE_DIFF_BYTES) -> FileDiff:
+    return DiffLimit(max_bytes).diff(path, before, after)
 
 
 def split(text: str) -> list[str]:

@@ -28,13 +28,13 @@ def harness() -> WorkspaceHarness:
 async def find(harness: WorkspaceHarness, files: Mapping[str, bytes]) -> str | None:
     """Return the path that another process, with an empty cache, finds."""
     cold = harness.cold()
-    at = await cold.newest(harness.store, harness.workspace)
+    at = await cold.open(harness.store, harness.workspace).newest()
     bodies: dict[WorkspacePath, Body] = {path: Body.of(content) for path, content in paths(files).items()}
-    return await cold.find_older(harness.store, harness.workspace, at, bodies)
+    return await cold.open(harness.store, harness.workspace).find_older(at, bodies)
 
 
 async def restore(harness: WorkspaceHarness, version: int) -> None:
-    await harness.commit(Change.restore(await harness.workspaces.tree(harness.store, harness.workspace, version)))
+    await harness.commit(Change.restore(await harness.workspaces.open(harness.store, harness.workspace).tree(version)))
 
 
 @pytest.mark.parametrize("added", LOOKS_OLD)
@@ -50,7 +50,7 @@ async def test_an_older_content_is_found_whatever_is_added_that_nobody_sees(
 
 async def test_a_content_that_was_removed_moved_or_restored_is_found(harness: WorkspaceHarness) -> None:
     await harness.write({"a.py": OLD})
-    at = await harness.workspaces.newest(harness.store, harness.workspace)
+    at = await harness.workspaces.open(harness.store, harness.workspace).newest()
     (file,) = at.tree.files.values()
     await harness.commit(Change({**paths({"a.py": None}), **paths({"b.py": file})}, generation=at.generation))
     assert await find(harness, {"a.py": OLD + b" "}) == "a.py"

@@ -16,6 +16,7 @@ from spass.store.keys import Key, used_confirm_token
 from spass.store.writes import ITEM_ABSENT, Put, Write
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.workspaces.change import Author, Change, Committed
+from spass.workspaces.head import read_live_head
 from tests.unit.rag.conftest import RacingWriters
 from tests.unit.workspaces.harness import WorkspaceHarness, writes
 
@@ -58,7 +59,7 @@ class Decision:
 async def commit_with(harness: WorkspaceHarness, files: Mapping[str, bytes | None], decision: Decision) -> Committed:
     """Commit ``files`` as another process, together with the decision."""
     deadline = Deadline.after(30)
-    return await harness.cold().commit(harness.store, harness.workspace, writes(files), Author(), deadline, decision)
+    return await harness.cold().open(harness.store, harness.workspace).commit(writes(files), Author(), deadline, decision)
 
 
 async def test_of_eight_writers_that_expect_the_same_file_one_wins(harness: WorkspaceHarness) -> None:
@@ -69,7 +70,7 @@ async def test_of_eight_writers_that_expect_the_same_file_one_wins(harness: Work
     (winner,) = (n for n, result in enumerate(results) if isinstance(result, Committed))
     assert sum(isinstance(result, WorkspaceConflict) for result in results) == WRITERS - 1
     assert await harness.contents() == {"a": b"%d" % winner, "b": b"b"}
-    assert (await harness.workspaces.head(harness.store, harness.workspace)).version == 2
+    assert (await read_live_head(harness.store, harness.workspace)).version == 2
 
 
 async def test_eight_writers_of_eight_paths_all_win(harness: WorkspaceHarness) -> None:
@@ -105,7 +106,9 @@ async def test_a_write_that_loses_to_a_deletion_begins_a_new_generation(harness:
 async def test_a_writer_that_always_loses_gives_up_at_its_deadline(harness: WorkspaceHarness) -> None:
     plan = RacingWriters(*(partial(harness.write, {"a": b"%d" % n}) for n in range(99)))
     with inject(plan), pytest.raises(StorageUnavailable):
-        await harness.workspaces.commit(harness.store, harness.workspace, writes({"b": b"x"}), Author(), Deadline.after(0.02))
+        await harness.workspaces.open(harness.store, harness.workspace).commit(
+            writes({"b": b"x"}), Author(), Deadline.after(0.02)
+        )
     assert plan.count("TransactWriteItems") < 99
     assert set(await harness.contents()) == {"a"}
 
@@ -125,7 +128,7 @@ async def test_a_commit_and_its_decision_take_effect_both_or_not_at_all(
         with suppress(Crash, StorageUnavailable), inject(plan):
             await commit_with(harness, files, decision)
             answered = True
-        version = (await harness.workspaces.head(harness.store, harness.workspace)).version
+        version = (await read_live_head(harness.store, harness.workspace)).version
         decided = await decision.exists()
         assert version == 1 + (decided and changes), f"{fault} at {point}"
         assert decided or not answered
@@ -173,7 +176,7 @@ async def test_a_deletion_with_a_fault_at_any_call_is_whole_or_absent(
         with suppress(Crash, StorageUnavailable), inject(plan):
             assert await harness.delete() is True
         await harness.delete()
-        assert (await harness.workspaces.newest(harness.store, harness.workspace)).generation == ""
+        assert (await harness.workspaces.open(harness.store, harness.workspace).newest()).generation == ""
         assert (await harness.write({"a": b"1"})).version == 2
         if len(plan.calls) <= point:
             break
@@ -182,7 +185,7 @@ async def test_a_deletion_with_a_fault_at_any_call_is_whole_or_absent(
 
 async def test_an_edit_from_a_stale_tree_changes_nothing_else(harness: WorkspaceHarness) -> None:
     await harness.write({"a": b"1", "b": b"2"})
-    at = await harness.workspaces.tree(harness.store, harness.workspace)
+    at = await harness.workspaces.open(harness.store, harness.workspace).tree()
     edit = Change.of({at.tree.paths[0]: b"edited"}).plan(at).pin()
     await harness.write({"b": b"3", "c": b"4"})
     assert (await harness.commit(edit)).version == 3

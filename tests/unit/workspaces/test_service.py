@@ -21,6 +21,7 @@ from spass.core.ids import TenantId
 from spass.store.tenant_store import TenantStore
 from spass.testing.faults import FaultPlan, inject
 from spass.workspaces.change import Change
+from spass.workspaces.head import read_live_head
 from spass.workspaces.paths import WorkspacePath, parse_path
 from spass.workspaces.tree import EMPTY_TREE, Tree, TreeAt, TreeFile
 from tests.unit.workspaces.harness import WorkspaceHarness, paths, writes
@@ -41,20 +42,20 @@ def digest(body: bytes) -> str:
 
 async def test_the_first_write_creates_the_workspace(harness: WorkspaceHarness) -> None:
     with pytest.raises(WorkspaceNotFound):
-        await harness.workspaces.head(harness.store, harness.workspace)
+        await read_live_head(harness.store, harness.workspace)
     with pytest.raises(WorkspaceNotFound):
-        await harness.workspaces.tree(harness.store, harness.workspace)
+        await harness.workspaces.open(harness.store, harness.workspace).tree()
     committed = await harness.write({"src/main.py": b"print(1)\n" * 50, "noise": NOISE, "empty": b""})
-    assert (committed.version, committed.added, committed.changed, committed.deleted) == (1, 3, 0, 0)
-    head = await harness.workspaces.head(harness.store, harness.workspace)
+    assert (committed.version, committed.counts) == (1, {"added": 3, "changed": 0, "deleted": 0})
+    head = await read_live_head(harness.store, harness.workspace)
     assert (head.version, head.file_count, head.total_bytes) == (1, 3, 450 + 5000)
     assert await harness.contents() == {"src/main.py": b"print(1)\n" * 50, "noise": NOISE, "empty": b""}
 
 
 async def test_each_version_stays_readable(harness: WorkspaceHarness) -> None:
     await harness.write({"a": b"1", "b": b"x"})
-    assert (await harness.write({"a": b"2"})).changed == 1
-    assert (await harness.write({"b": None, "c": b"3"})).deleted == 1
+    assert (await harness.write({"a": b"2"})).counts["changed"] == 1
+    assert (await harness.write({"b": None, "c": b"3"})).counts["deleted"] == 1
     assert await harness.contents(1) == {"a": b"1", "b": b"x"}
     assert await harness.contents(2) == {"a": b"2", "b": b"x"}
     assert await harness.contents(3) == await harness.contents() == {"a": b"2", "c": b"3"}
@@ -66,7 +67,7 @@ async def test_each_version_stays_readable(harness: WorkspaceHarness) -> None:
 async def test_a_write_that_changes_nothing_makes_no_version(harness: WorkspaceHarness) -> None:
     assert (await harness.write({"a": None})).current == 0
     with pytest.raises(WorkspaceNotFound):
-        await harness.workspaces.head(harness.store, harness.workspace)
+        await read_live_head(harness.store, harness.workspace)
     await harness.write({"a": b"1"})
     with inject(FaultPlan()) as plan:
         same = await harness.write({"a": b"1", "b": None})
@@ -87,8 +88,8 @@ async def test_a_commit_is_two_puts_and_one_transaction_and_a_read_two_calls(har
         await harness.write({"d/1": b"new", "d/2": b"new"})
     assert sorted(call.operation for call in plan.calls) == ["GetItem", "PutObject", "PutObject", "TransactWriteItems"]
     with inject(FaultPlan()) as plan:
-        at = await harness.workspaces.tree(harness.store, harness.workspace)
-        assert await harness.workspaces.read(harness.store, harness.workspace, at, parse_path("d/7")) == b"x7"
+        at = await harness.workspaces.open(harness.store, harness.workspace).tree()
+        assert await harness.workspaces.open(harness.store, harness.workspace).read(at, parse_path("d/7")) == b"x7"
     assert [call.operation for call in plan.calls] == ["GetItem", "GetObject"]
     assert plan.calls[1].parameters["Range"] == "bytes=14-15", "the eighth body of two bytes"
 
@@ -119,9 +120,9 @@ async def test_a_resulting_tree_beyond_the_limits_is_refused(harness: WorkspaceH
         with pytest.raises(InvalidPath):
             await harness.write({invalid: b"2"})
     assert (await harness.write({"SRC/main.py": b"2", "src/main.py": None})).version == 2
-    monkeypatch.setattr("spass.workspaces.commit.MAX_FILES", 3)
-    monkeypatch.setattr("spass.workspaces.commit.MAX_FILE_BYTES", 10)
-    monkeypatch.setattr("spass.workspaces.commit.MAX_TOTAL_BYTES", 20)
+    monkeypatch.setattr("spass.workspaces.service.MAX_FILES", 3)
+    monkeypatch.setattr("spass.workspaces.service.MAX_FILE_BYTES", 10)
+    monkeypatch.setattr("spass.workspaces.service.MAX_TOTAL_BYTES", 20)
     for files in ({"1": b"", "2": b"", "3": b""}, {"1": bytes(11)}, {"1": bytes(10), "2": bytes(10)}):
         with pytest.raises(WorkspaceLimit):
             await harness.write(files)
@@ -149,9 +150,9 @@ async def test_a_deleted_workspace_is_gone_and_its_numbers_continue(harness: Wor
 async def test_an_archive_replaces_all_files_and_may_be_empty(harness: WorkspaceHarness) -> None:
     assert (await harness.commit(Change.replace_all({}))).version == 1
     assert await harness.contents() == {}
-    assert (await harness.commit(Change.replace_all(paths({"a": b"1", "b": b"2"})))).added == 2
+    assert (await harness.commit(Change.replace_all(paths({"a": b"1", "b": b"2"})))).counts["added"] == 2
     committed = await harness.commit(Change.replace_all(paths({"b": b"3", "c": b"4"})))
-    assert (committed.added, committed.changed, committed.deleted) == (1, 1, 1)
+    assert committed.counts == {"added": 1, "changed": 1, "deleted": 1}
     assert [(file.path, file.status) for file in committed.files] == [("a", "deleted"), ("b", "changed"), ("c", "added")]
     assert await harness.contents() == {"b": b"3", "c": b"4"}
 
@@ -159,12 +160,12 @@ async def test_an_archive_replaces_all_files_and_may_be_empty(harness: Workspace
 async def test_an_earlier_version_is_restored_as_a_new_one(harness: WorkspaceHarness) -> None:
     await harness.write({"a": b"1", "d/x": b"x", "d/y": b"y"})
     await harness.write({"a": b"2", "d/x": None, "d/z": b"z", "e": b"5"})
-    old = await harness.workspaces.tree(harness.store, harness.workspace, 1)
+    old = await harness.workspaces.open(harness.store, harness.workspace).tree(1)
     with inject(FaultPlan()) as plan:
         assert (await harness.commit(Change.restore(old, ["d"]))).version == 3
     assert [call.operation for call in plan.calls].count("PutObject") == 1, "the tree"
     assert await harness.contents() == {"a": b"2", "d/x": b"x", "d/y": b"y", "e": b"5"}
-    assert (await harness.commit(Change.restore(old, ["e"]))).deleted == 1
+    assert (await harness.commit(Change.restore(old, ["e"]))).counts["deleted"] == 1
     assert (await harness.commit(Change.restore(old))).version == 5
     assert await harness.contents() == await harness.contents(1)
     assert (await harness.commit(Change.restore(old))).version is None
@@ -178,7 +179,7 @@ async def test_an_earlier_version_is_restored_as_a_new_one(harness: WorkspaceHar
 
 async def test_a_pinned_change_holds_only_while_its_paths_are_unchanged(harness: WorkspaceHarness) -> None:
     await harness.write({"a": b"1", "b": b"2"})
-    at = await harness.workspaces.tree(harness.store, harness.workspace)
+    at = await harness.workspaces.open(harness.store, harness.workspace).tree()
     planned = Change.replace_all(paths({"a": b"3", "c": b"4"})).plan(at).pin()
     change = Change.from_json(planned.to_json())
     assert change == planned
@@ -194,8 +195,8 @@ async def test_the_archive_holds_every_file_as_it_is(harness: WorkspaceHarness) 
     files = {"a/ä.txt": b"text " * 1000, "a/copy.txt": b"text " * 1000, "noise": NOISE, "empty": b"", "\U0001f600": b"x"}
     await harness.write(files)
     await harness.write({"later": b"text " * 99})
-    at = await harness.workspaces.tree(harness.store, harness.workspace)
-    body = b"".join([chunk async for chunk in harness.workspaces.archive(harness.store, harness.workspace, at)])
+    at = await harness.workspaces.open(harness.store, harness.workspace).tree()
+    body = b"".join([chunk async for chunk in harness.workspaces.open(harness.store, harness.workspace).archive(at)])
     with zipfile.ZipFile(io.BytesIO(body)) as archive:
         assert archive.testzip() is None
         assert archive.namelist() == sorted({*files, "later"})
@@ -207,8 +208,8 @@ async def test_a_tenant_does_not_see_the_workspace_of_another(harness: Workspace
     await harness.write({"a": b"1"})
     other: TenantStore = harness.aws.for_tenant(TenantId("other"))
     with pytest.raises(WorkspaceNotFound):
-        await harness.workspaces.tree(other, harness.workspace)
-    assert (await harness.workspaces.newest(other, harness.workspace)).tree.files == {}
+        await harness.workspaces.open(other, harness.workspace).tree()
+    assert (await harness.workspaces.open(other, harness.workspace).newest()).tree.files == {}
 
 
 def test_a_listing_shows_files_and_folders_by_path() -> None:

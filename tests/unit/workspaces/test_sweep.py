@@ -9,6 +9,7 @@ from spass.core.time import Deadline
 from spass.store.keys import tenant_prefix
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.workspaces.change import Change
+from spass.workspaces.head import read_live_head
 from spass.workspaces.sweep import DELETED_SECONDS, ORPHAN_SECONDS, WorkspaceSweep, sweep_workspaces
 from tests.unit.rag.conftest import RacingWriters
 from tests.unit.workspaces.harness import WorkspaceHarness, paths
@@ -90,7 +91,7 @@ async def test_objects_of_a_dead_first_writer_are_removed_after_an_hour(harness:
     assert await sweep_after(harness, DELETED_SECONDS - 1) == NOTHING
     assert await sweep_after(harness, 2) == WorkspaceSweep(orphans=2)
     with pytest.raises(WorkspaceNotFound):
-        await harness.workspaces.head(harness.store, harness.workspace)
+        await read_live_head(harness.store, harness.workspace)
     assert (await harness.write({"a": b"1"})).version == 1
 
 
@@ -144,17 +145,17 @@ async def test_a_writer_that_swaps_just_before_the_fence_keeps_its_objects(harne
 
 async def test_a_reader_of_a_removed_generation_is_told_that_it_is_gone(harness: WorkspaceHarness) -> None:
     await harness.write({"a": b"1", "b": b"2"})
-    at = await harness.workspaces.tree(harness.store, harness.workspace)
+    at = await harness.workspaces.open(harness.store, harness.workspace).tree()
     harness.clock += 3 * ORPHAN_SECONDS
     await harness.delete()
     await harness.write({"a": b"other"})
     assert await sweep_after(harness, DELETED_SECONDS - 1) == NOTHING
-    assert await harness.workspaces.read(harness.store, harness.workspace, at, at.tree.paths[0]) == b"1"
+    assert await harness.workspaces.open(harness.store, harness.workspace).read(at, at.tree.paths[0]) == b"1"
     assert await sweep_after(harness, 2) == WorkspaceSweep(generations=1)
     with pytest.raises(WorkspaceNotFound):
-        await harness.workspaces.read(harness.store, harness.workspace, at, at.tree.paths[0])
+        await harness.workspaces.open(harness.store, harness.workspace).read(at, at.tree.paths[0])
     with pytest.raises(WorkspaceNotFound):
-        await anext(harness.workspaces.archive(harness.store, harness.workspace, at))
+        await anext(harness.workspaces.open(harness.store, harness.workspace).archive(at))
 
 
 @pytest.mark.parametrize("fault", list(Fault))

@@ -34,6 +34,8 @@ MAX_PATHS: Final = 100
 _COMMIT_SECONDS: Final = 5.0
 """Seconds that an edit leaves before the deadline of the turn."""
 _MIN_EDIT_SECONDS: Final = 1.0
+MAX_SILENCE: Final = 4.0
+"""Seconds without a line of progress."""
 _MAX_EXCERPT: Final = 500  # characters
 
 
@@ -74,7 +76,7 @@ class AiderEdit(Tool):
         if self.tool_name in workspace.grants.approval:
             check_can_wait(scope)
         paths = EditPaths.parse(workspace.grants, self.files, self.read_only_files)
-        async with report_while_working(scope.reports.progress) as report:
+        async with _report_while_working(scope.reports.progress) as report:
             at, texts = await self._read(workspace, paths, models)
             ask = _ask(scope, models, default_model)
             result = await editor.edit(self._request(workspace, texts), ask, texts.may_edit, report)
@@ -88,9 +90,9 @@ class AiderEdit(Tool):
         return await run_approved_change(workspace, effect, ending)
 
     async def _read(self, workspace: AgentWorkspace, paths: EditPaths, models: ChatModels) -> tuple[TreeAt, EditTexts]:
-        at = await workspace.newest()
+        at = await workspace.stored.newest()
         existing = paths.existing(at)
-        bodies = await workspace.read_many(at, existing)
+        bodies = await workspace.stored.read_many(at, existing)
         size = sum(map(len, bodies.values()))
         return at, await run_in_worker_thread(size, lambda read: EditTexts.of(paths, read, models.model_round_trip), bodies)
 
@@ -121,11 +123,7 @@ def _ask(scope: Scope, models: ChatModels, default_model: str | None) -> Ask:
 
 
 def _text_of(reply: ChatReply) -> str:
-    """Return the text of a reply that is complete.
-
-    Raises:
-        ToolError: it is not. Half of a file or of a block must not be applied.
-    """
+    """Return the text of a reply that is complete: half of a file or of a block must not be applied."""
     if reply.refusal:
         raise ToolError(f"The model refused to make the edit: {reply.refusal[:_MAX_EXCERPT]}", code="edit_failed")
     if reply.finish_reason in CUT_OFF:
@@ -155,26 +153,25 @@ def _parts(message: Message, limit: int) -> Iterator[Message]:
     yield replace(message, content=rest)
 
 
-MAX_SILENCE: Final = 4.0
-"""Seconds without a line of progress."""
-
-
 @asynccontextmanager
-async def report_while_working(report: ReportProgress) -> AsyncIterator[ReportProgress]:
-    """Report a line whenever nothing was reported for four seconds while the body runs. The body reports by the function that it
-    gets."""
+async def _report_while_working(report: ReportProgress) -> AsyncIterator[ReportProgress]:
+    """Repeat the last line, with the seconds since the beginning, whenever nothing was reported for four seconds while the body
+    runs. The body reports by the function that it gets."""
     started = last = time.monotonic()
+    stage = "Still at work…"
 
     def report_now(text: str) -> None:
-        nonlocal last
-        last = time.monotonic()
+        nonlocal last, stage
+        last, stage = time.monotonic(), text
         report(text)
 
     async def work() -> None:
+        nonlocal last
         while True:
             await asyncio.sleep(max(0.0, last + MAX_SILENCE - time.monotonic()))
             if time.monotonic() - last >= MAX_SILENCE:
-                report_now(f"Still at work after {time.monotonic() - started:.0f} s.")
+                last = time.monotonic()
+                report(f"{stage} {last - started:.0f} s")
 
     task = asyncio.create_task(work())
     try:

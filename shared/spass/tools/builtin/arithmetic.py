@@ -119,11 +119,7 @@ def _to_fraction(number: float) -> Fraction:
 
 
 def _check_bounds(value: complex | Fraction) -> Number:
-    """Return ``value`` if it is finite, real and small enough for further operations. A long fraction becomes a float.
-
-    Raises:
-        InvalidExpression: it is not finite, not real, or an integer that is too large.
-    """
+    """Return ``value`` if it is finite, real and small enough for further operations. A long fraction becomes a float."""
     if isinstance(value, complex):
         raise InvalidExpression("The result is not a real number.")
     if isinstance(value, int | Fraction):
@@ -204,6 +200,11 @@ def _comb(total: Number, size: Number) -> int:
     )
 
 
+_OF_MATH: Final = (
+    *("acos", "asin", "atan", "atan2", "cbrt", "ceil", "cos", "cosh", "degrees", "exp", "floor"),
+    *("hypot", "radians", "sin", "sinh", "tan", "tanh"),
+)
+"""Functions of the module ``math`` that need no check."""
 _CONSTANTS: Final[Mapping[str, Number]] = {"pi": math.pi, "e": math.e, "tau": math.tau}
 
 _SIGNS: Final[Mapping[type[ast.unaryop], Callable[[Number], Number]]] = {
@@ -222,22 +223,11 @@ _OPERATIONS: Final[Mapping[type[ast.operator], Callable[[Number, Number], comple
 }
 
 _FUNCTIONS: Final[Mapping[str, Callable[..., complex | Fraction]]] = {
+    **{name: getattr(math, name) for name in _OF_MATH},
     "abs": abs,
-    "acos": math.acos,
-    "asin": math.asin,
-    "atan": math.atan,
-    "atan2": math.atan2,
-    "cbrt": math.cbrt,
-    "ceil": math.ceil,
     "comb": _comb,
-    "cos": math.cos,
-    "cosh": math.cosh,
-    "degrees": math.degrees,
-    "exp": math.exp,
     "factorial": lambda value: math.factorial(_require_integer(value, "factorial", maximum=MAX_FACTORIAL)),
-    "floor": math.floor,
     "gcd": lambda left, right: math.gcd(_require_integer(left, "gcd"), _require_integer(right, "gcd")),
-    "hypot": math.hypot,
     "lcm": lambda left, right: math.lcm(_require_integer(left, "lcm"), _require_integer(right, "lcm")),
     "ln": lambda value: math.log(_log_argument(value)),
     "log": lambda value, *base: math.log(_log_argument(value), *map(_log_argument, base)),
@@ -246,11 +236,6 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., complex | Fraction]]] = {
     "max": lambda first, *others: max((first, *others)),
     "min": lambda first, *others: min((first, *others)),
     "pow": _power,
-    "radians": math.radians,
     "round": _round,
-    "sin": math.sin,
-    "sinh": math.sinh,
     "sqrt": _sqrt,
-    "tan": math.tan,
-    "tanh": math.tanh,
 }

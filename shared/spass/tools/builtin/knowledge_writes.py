@@ -17,7 +17,7 @@ from spass.rag.index.precondition import IfMatch, View, existing_ids, one_docume
 from spass.tools.base import Rag
 from spass.tools.builtin.knowledge import DocumentIdField, IndexIdField
 from spass.tools.confirm_tokens import Consent, WriteResult
-from spass.tools.two_step import TwoStepTool
+from spass.tools.turn_tools import TwoStepTool
 
 
 class IndexTool(TwoStepTool):

@@ -12,7 +12,7 @@ from spass.tenancy.settings import Cascade
 from spass.tenancy.stored_settings import append_line
 from spass.tools.base import Tool
 from spass.tools.confirm_tokens import Consent, WriteResult
-from spass.tools.two_step import TwoStepTool
+from spass.tools.turn_tools import TwoStepTool
 
 
 class MemoryRead(Tool):

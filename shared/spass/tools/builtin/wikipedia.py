@@ -12,7 +12,7 @@ from spass.calls.scope import Scope
 from spass.core.messages import Json
 from spass.redaction.text import redact_provider_text
 from spass.tools.base import Tool, ToolError
-from spass.tools.http import AnswerTooLong, ToolAnswer, ToolRequest, plain_text, send, user_agent
+from spass.tools.http import AnswerTooLong, ToolAnswer, plain_text, send, user_agent
 
 Language: TypeAlias = Annotated[
     str,
@@ -129,7 +129,7 @@ async def query_api(language: str, parameters: Mapping[str, str | int]) -> Mappi
     """
     query = {"action": "query", "format": "json", "formatversion": 2, "errorformat": "plaintext", **parameters}
     try:
-        response = await send(ToolRequest(f"{_server(language)}/w/api.php", query, headers={"User-Agent": user_agent()}))
+        response = await send(f"{_server(language)}/w/api.php", query, headers={"User-Agent": user_agent()})
     except httpx.TimeoutException:
         raise ToolError("Wikipedia did not answer in time. Try once more, or answer without it.") from None
     except httpx.HTTPError:

@@ -59,7 +59,7 @@ class ReadFile(WorkspaceTool):
 
     async def run(self, _scope: Scope, workspace: AgentWorkspace, /) -> CallResult:
         path = workspace.parse_readable(self.path)
-        text = await workspace.read_text(await workspace.newest(), path)
+        text = await workspace.read_text(await workspace.stored.newest(), path)
         part = await run_in_worker_thread(len(text), partial(_take_lines, first=self.start_line, last=self.end_line), text)
         result: dict[str, Json] = {
             "path": path,
@@ -107,7 +107,6 @@ def _find_line(text: str, at: int, lines: int) -> int:
 
 
 def _fit(text: str) -> str:
-    """Return the beginning of ``text`` that fits into a result."""
     text = text[:MAX_TEXT_BYTES].encode()[:MAX_TEXT_BYTES].decode("utf-8", "ignore")
     while (size := len(dump_bytes(text))) > _MAX_JSON_BYTES:
         text = text[: len(text) * _MAX_JSON_BYTES // size]
@@ -132,7 +131,7 @@ class ListDirectory(WorkspaceTool):
 
     async def run(self, _scope: Scope, workspace: AgentWorkspace, /) -> CallResult:
         folder = parse_folder(self.path)
-        visible = (await workspace.newest()).tree.matching(workspace.grants.read)
+        visible = (await workspace.stored.newest()).tree.matching(workspace.grants.read)
         _check_folder(workspace.grants, visible, folder)
         found = [*islice(visible.list(folder, self.depth), MAX_ENTRIES + 1)]
         entries: list[Json] = [{"path": entry.path, "type": entry.type, "size": entry.size} for entry in found[:MAX_ENTRIES]]
@@ -145,12 +144,7 @@ class ListDirectory(WorkspaceTool):
 
 
 def _check_folder(grants: Grants, visible: Tree, folder: str) -> None:
-    """Check that ``folder`` is one that the agent may see, with the tree of the files that it may read.
-
-    Raises:
-        ToolError: the agent may read nothing in it.
-        WorkspaceFileNotFound: the agent sees no file in it. The root is a folder even if it is empty.
-    """
+    """Check that ``folder`` is one that the agent may see, with the tree of the files that it may read."""
     if folder in visible.files:
         raise WorkspaceFileNotFound(f"{show(folder)} is a file. Read it with read_file, or list its folder.", param="path")
     if not grants.read.may_contain(folder):
@@ -202,7 +196,7 @@ class SearchFiles(WorkspaceTool):
 
     async def run(self, scope: Scope, workspace: AgentWorkspace, /) -> Json:
         deadline = Deadline.after(min(MAX_SECONDS, scope.deadline.remaining()))
-        at = await workspace.newest()
+        at = await workspace.stored.newest()
         pattern = Globs.parse([self.glob]) if self.glob else None
         paths = [path for path in at.tree.matching(workspace.grants.read).paths if pattern is None or pattern.matches(path)]
         found: list[Json] = []
@@ -219,7 +213,7 @@ class SearchFiles(WorkspaceTool):
         return {"matches": matches, "truncated": truncated or len(matches) < len(found)}
 
     async def _search(self, workspace: AgentWorkspace, at: TreeAt, paths: Sequence[WorkspacePath], limit: int) -> list[Json]:
-        bodies = await workspace.read_many(at, paths)
+        bodies = await workspace.stored.read_many(at, paths)
         return await anyio.to_thread.run_sync(_find_all, {path: bodies[path] for path in paths}, self.text.casefold(), limit)
 
 
@@ -254,7 +248,6 @@ def _find_all(bodies: Mapping[WorkspacePath, bytes], text: str, limit: int) -> l
 
 
 def _excerpt(line: str, position: int) -> str:
-    """Return the part of a long ``line`` around ``position``."""
     if len(line) <= _SHOWN_CHARACTERS:
         return line
     start = max(0, min(position - _SHOWN_BEFORE, len(line) - _SHOWN_CHARACTERS))

@@ -3,21 +3,87 @@
 import asyncio
 import os
 import sys
-import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from spass.calls.scope import ReportProgress
-from spass.core.messages import Json, Message
+from spass.core.messages import Message, Role
 from spass.core.slots import Slots
-from spass.sandbox.child_disk import CHILD_DISKS, ChildDisk
+from spass.sandbox.child_disk import CHILD_DISKS
 from spass.sandbox.child_process import ChildFailed, ChildProcess
 from spass.sandbox.scratch_folder import scratch_folder
 from spass.tools.base import ToolError
-from spass.tools.editor.lines import Blocked, Crashed, CreateRequest, Failed, ModelRequest, Progress, Result, read_line
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelRequest(_Line):
+    """The child wants the model's answer to these messages: pairs of role and text."""
+
+    type: Literal["ask"]
+    messages: tuple[tuple[Literal[Role.SYSTEM, Role.USER, Role.ASSISTANT], str], ...]
+
+
+class CreateRequest(_Line):
+    """The child asks if it may create a file that the edit does not name."""
+
+    type: Literal["may_edit"]
+    path: str
+
+
+class Progress(_Line):
+    type: Literal["progress"]
+    stage: Literal["applying", "correcting"]
+
+
+class Result(_Line):
+    """The edit is done. ``files``: the whole text of each file that was written."""
+
+    type: Literal["result"]
+    answer: str
+    files: dict[str, str]
+
+
+class Failed(_Line):
+    """The edit cannot be made, for a reason that the model should know."""
+
+    type: Literal["failed"]
+    message: Annotated[str, Field(max_length=4000)]
+
+
+class Crashed(_Line):
+    """An error in the child: its type and place."""
+
+    type: Literal["crashed"]
+    error: Annotated[str, Field(max_length=400)]
+
+
+class Blocked(_Line):
+    """The child ended itself, because it tried to do what an edit never does."""
+
+    type: Literal["blocked"]
+    event: Annotated[str, Field(max_length=400)]
+
+
+Line: TypeAlias = ModelRequest | CreateRequest | Progress | Result | Failed | Crashed | Blocked
+
+_LINES: Final[TypeAdapter[Line]] = TypeAdapter(Annotated[Line, Field(discriminator="type")])
+
+
+def read_line(line: bytes) -> Line:
+    """Return the validated line. Raise ``ChildFailed`` if it is not one of the lines of an edit."""
+    try:
+        return _LINES.validate_json(line)
+    except ValidationError:
+        raise ChildFailed("wrote a line that is not part of an edit") from None
+
 
 MAX_MODEL_REQUESTS: Final = 8
 MAX_REQUEST: Final = 4 * 2**20
@@ -27,8 +93,6 @@ MAX_CHILDREN: Final = 8
 ask for 64 edits at once."""
 MAX_FILES: Final = 10_000
 """Files and folders. An edit of 200 paths with 32 segments each needs 6,400."""
-_TICK_SECONDS: Final = 0.5
-_REPORT_SECONDS: Final = 3.0
 _STAGES: Final = {"applying": "Applying the edit", "correcting": "The edit did not match; asking the model to correct it"}
 _DEPLOYED: Final = "/opt/editor"
 _FOLDER_PREFIX: Final = "spass-edit-"
@@ -58,10 +122,14 @@ class AiderEditor:
             raise ToolError(
                 "The editor is not installed on this gateway. Files can be read, but not edited.", code="tool_unavailable"
             )
+        show = _report_changes(report)
         limit = asyncio.timeout(request.seconds)
         try:
-            async with limit, self._child_slot(request.tenant_id, _Reporter(report)) as reporter:
-                return await self._run(_Edit(request, ask, may_edit), reporter)
+            async with limit:
+                if not self._children.has_free(request.tenant_id):
+                    show("Waiting for other edits")
+                async with self._children.hold(request.tenant_id):
+                    return await self._run(_Edit(request, ask, may_edit, show))
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -70,35 +138,19 @@ class AiderEditor:
         except ChildFailed as failure:
             raise _failed(f"The editor {failure}.") from None
 
-    @asynccontextmanager
-    async def _child_slot(self, tenant_id: str, reporter: "_Reporter") -> AsyncIterator["_Reporter"]:
-        """Wait until one child more may run, and tell the client that the edit waits."""
-        try:
-            if not self._children.has_free(tenant_id):
-                reporter.start("Waiting for other edits")
-            async with self._children.hold(tenant_id):
-                reporter.stop()
-                yield reporter
-        finally:
-            reporter.stop()
-
-    async def _run(self, edit: "_Edit", reporter: "_Reporter") -> EditResult:
+    async def _run(self, edit: "_Edit") -> EditResult:
         with CHILD_DISKS.open_one(MAX_FILES) as disk:
             async with scratch_folder(_FOLDER_PREFIX, self._temporary) as folder:
-                return await self._run_child(edit, reporter, folder, disk)
-
-    async def _run_child(self, edit: "_Edit", reporter: "_Reporter", folder: Path, disk: ChildDisk) -> EditResult:
-        child = ChildProcess(self._command(), folder=folder, environment=self._environment(folder))
-        disk.attach(child, folder)
-        disk_limit = asyncio.create_task(CHILD_DISKS.limit(disk))
-        try:
-            reporter.start("Starting the editor")
-            await child.connect()
-            return await edit.converse(child, reporter)
-        finally:
-            disk_limit.cancel()
-            reporter.stop()
-            child.kill()
+                child = ChildProcess(self._command(), folder=folder, environment=self._environment(folder))
+                disk.attach(child, folder)
+                disk_limit = asyncio.create_task(CHILD_DISKS.limit(disk))
+                try:
+                    edit.show("Starting the editor")
+                    await child.connect()
+                    return await edit.converse(child)
+                finally:
+                    disk_limit.cancel()
+                    child.kill()
 
     def _command(self) -> list[str]:
         module = ["-m", "spass.tools.editor.child", self._engine, str(os.getpid())]
@@ -119,20 +171,16 @@ class AiderEditor:
 class _Edit:
     """One edit: the gateway's side of the conversation with the child."""
 
-    def __init__(self, request: EditRequest, ask: Ask, may_edit: MayEdit) -> None:
+    def __init__(self, request: EditRequest, ask: Ask, may_edit: MayEdit, show: ReportProgress) -> None:
         self._request: Final = request
         self._ask: Final = ask
         self._may_edit: Final = may_edit
+        self.show: Final = show
         self._model_requests = 0
 
-    async def converse(self, child: ChildProcess, reporter: "_Reporter") -> EditResult:
-        """Send the edit, answer the child's requests, and return its result.
-
-        Raises:
-            ToolError: the child reports a failure, or asks for more than it may.
-            ChildFailed: the child ended too early, or wrote something else.
-        """
-        child.send(self._to_json())
+    async def converse(self, child: ChildProcess) -> EditResult:
+        """Send the edit, answer the child's requests, and return its result."""
+        child.send({name: value for name, value in asdict(self._request).items() if name != "tenant_id"})
         while True:
             match read_line(await child.receive()):
                 case ModelRequest() as wanted:
@@ -141,12 +189,12 @@ class _Edit:
                         raise _failed(f"The edit needs more than {MAX_MODEL_REQUESTS} model calls. Ask for a smaller change.")
                     if sum(len(text) for _, text in wanted.messages) > MAX_REQUEST:
                         raise _failed("The conversation with the model became too long. Name fewer files.")
-                    reporter.show("Asking the model")
+                    self.show("Asking the model")
                     child.send({"answer": await self._ask([Message(role, text) for role, text in wanted.messages])})
                 case CreateRequest(path=path):
                     child.send({"allowed": self._may_create(path)})
                 case Progress(stage=stage):
-                    reporter.show(_STAGES[stage])
+                    self.show(_STAGES[stage])
                 case Failed(message=message):
                     raise _failed(message)
                 case Crashed(error=error):
@@ -156,25 +204,8 @@ class _Edit:
                 case Result() as result:
                     return self._check(result)
 
-    def _to_json(self) -> dict[str, Json]:
-        request = self._request
-        return {
-            "message": request.message,
-            "files": dict(request.files),
-            "read_only": dict(request.read_only),
-            "create": list(request.create),
-            "format": request.format,
-            "run_id": request.run_id,
-            "parent_log_id": request.parent_log_id,
-            "seconds": request.seconds,
-        }
-
     def _check(self, result: Result) -> EditResult:
-        """Return the texts that differ from those of the request.
-
-        Raises:
-            ToolError: the child wrote a file that it may not write.
-        """
+        """Return the texts that differ from those of the request."""
         named = {*self._request.files, *self._request.create}
         for path in result.files:
             if path not in named and not self._may_create(path):
@@ -190,39 +221,17 @@ class _Edit:
         return is_relative and path not in self._request.read_only and self._may_edit(path)
 
 
-class _Reporter:
-    """Tell the client what the edit does: at each new stage, and every 3 seconds."""
+def _report_changes(report: ReportProgress) -> ReportProgress:
+    """Return a function that reports a stage unless it was the last one."""
+    last = ""
 
-    def __init__(self, report: ReportProgress) -> None:
-        self._report: Final = report
-        self._loop: Final = asyncio.get_running_loop()
-        self._started: Final = time.monotonic()
-        self._stage = ""
-        self._shown_at = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+    def show(stage: str) -> None:
+        nonlocal last
+        if stage != last:
+            last = stage
+            report(f"{stage}…")
 
-    def start(self, stage: str) -> None:
-        """Show the first stage."""
-        self.show(stage)
-        self._tick()
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def show(self, stage: str) -> None:
-        if stage != self._stage:
-            self._stage = stage
-            self._send(f"{stage}…")
-
-    def _send(self, text: str) -> None:
-        self._shown_at = time.monotonic()
-        self._report(text)
-
-    def _tick(self) -> None:
-        self._timer = self._loop.call_later(_TICK_SECONDS, self._tick)
-        if time.monotonic() - self._shown_at >= _REPORT_SECONDS:
-            self._send(f"{self._stage}… {time.monotonic() - self._started:.0f} s")
+    return show
 
 
 def _failed(message: str) -> ToolError:

@@ -17,10 +17,9 @@ from spass.tools.editor.history import History, changed_files, count_files, desc
 from spass.tools.workspace_change import apply_change
 from spass.tools.workspace_diffs import compare_files, edit_result, rich_diffs
 from spass.workspaces.change import Body, Change, ChangedFile
-from spass.workspaces.lookup import find_file
 from spass.workspaces.paths import WorkspacePath, parse_folder, parse_path, show
 from spass.workspaces.text import decode_text
-from spass.workspaces.tree import TreeAt, TreeFile
+from spass.workspaces.tree import TreeAt, TreeFile, find_file
 from spass.workspaces.versions import Version
 
 _DEFAULT_LOG: Final = 20
@@ -42,7 +41,7 @@ async def run_command(workspace: AgentWorkspace, call: Tool, message: str, files
     for number, path in enumerate(files):
         parse_path(path, f"files.{number}")
     command = parse_command(message)
-    at = await workspace.newest()
+    at = await workspace.stored.newest()
     return await _Commands(workspace, call, message.strip(BLANKS), command, History(workspace, at)).run()
 
 
@@ -172,7 +171,7 @@ class _Commands:
         grants = self.workspace.grants
         if not grants.read.matches(path):
             raise path_not_allowed(path, grants.paths.read, "read")
-        text = decode_text(await self.workspace.read(at, path))
+        text = decode_text(await self.workspace.stored.read(at, path))
         if text is None:
             raise ToolError(f"{show(path)} is not a text file in UTF-8.", code=NOT_TEXT)
         return self._text(text)

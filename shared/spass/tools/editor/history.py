@@ -51,7 +51,7 @@ class History:
             return self.newest
         if number == 0:
             return TreeAt(0, self.newest.generation, EMPTY_TREE)
-        return await self.workspace.tree(number)
+        return await self.workspace.stored.tree(number)
 
     async def tree_before(self, number: int) -> TreeAt:
         """Return the tree of the version before ``number``. It is empty before the first version since the workspace was
@@ -66,18 +66,14 @@ class History:
         return changed_files(await self.tree_before(number), await self.tree(number))
 
     async def version(self, number: int) -> Version:
-        """Return the record of a version.
-
-        Raises:
-            VersionNotFound: there is none.
-        """
-        return await read_version(self.workspace.scope.store, self.workspace.id, self.newest.generation, number)
+        """Return the record of a version. Raise ``VersionNotFound`` if there is none."""
+        return await read_version(self.workspace.stored.store, self.workspace.stored.id, self.newest.generation, number)
 
     async def versions(self, limit: int) -> Sequence[Version]:
         """Return the newest versions, the newest first."""
         if not self.newest.generation:
             return []
-        store, workspace = self.workspace.scope.store, self.workspace.id
+        store, workspace = self.workspace.stored.store, self.workspace.stored.id
         return await list_versions(store, workspace, self.newest.generation, limit=limit, newest_first=True)
 
 

@@ -55,7 +55,7 @@ class Editor(Protocol):
     async def edit(self, request: EditRequest, ask: Ask, may_edit: MayEdit, report: ReportProgress) -> EditResult:
         """Return what the edit changed. Each path of the result is in ``files`` or ``create``, or ``may_edit`` accepts it.
 
-        ``report`` receives a line at least every 5 seconds.
+        ``report`` receives a line for each stage.
 
         Raises:
             ToolError: ``edit_failed``, ``edit_timeout`` or ``tool_unavailable``, with a message for the model.

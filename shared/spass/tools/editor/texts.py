@@ -11,10 +11,9 @@ from spass.tools.editor.view import FileView, ModelRoundTrip
 from spass.tools.grants import Grants
 from spass.workspaces.change import Change
 from spass.workspaces.limits import MAX_FILE_BYTES
-from spass.workspaces.lookup import find_file
 from spass.workspaces.paths import WorkspacePath, check_together, parse_path, show
 from spass.workspaces.text import decode_text
-from spass.workspaces.tree import TreeAt
+from spass.workspaces.tree import TreeAt, find_file
 
 _MAX_NAME_BYTES: Final = 255
 """Bytes of a name on usual file systems. A workspace has longer ones."""
@@ -70,11 +69,7 @@ class EditPaths:
 
 
 def _check_as_files(names: Mapping[str, WorkspacePath]) -> None:
-    """Check that every file system can have files with these ``names`` in one folder. Some ignore case.
-
-    Raises:
-        InvalidPath: one would replace another, or a name is too long.
-    """
+    """Check that every file system can have files with these ``names`` in one folder. Some ignore case."""
     check_together(names, param="files")
     for name, path in names.items():
         if any(len(segment.encode()) > _MAX_NAME_BYTES for segment in name.split("/")):

@@ -3,7 +3,6 @@
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
@@ -14,10 +13,7 @@ from spass.redaction.log import failure_line, write_line
 from spass.redaction.stream import redact_secrets
 from spass.tenancy.config import SearchConfig
 from spass.tools.http import plain_text
-from spass.tools.search.provider import Hit, SearchProvider, failure
-from spass.tools.search.searxng import Searxng
-from spass.tools.search.tavily import Tavily
-from spass.tools.search.wikipedia import Wikipedia
+from spass.tools.search.providers import Hit, SearchProvider, Searxng, Tavily, Wikipedia, failure
 
 KeyOf: TypeAlias = Callable[[str], str | None]
 """Return the key in an environment variable, or None if it is not set. It may block."""
@@ -27,15 +23,6 @@ _MAX_SNIPPET_CHARACTERS: Final = 500
 _MAX_URL_CHARACTERS: Final = 2000
 _KEY: Final = re.compile(r"[!-~]+")  # a header must not contain anything else
 _URL: Final = re.compile(r"https?://[^\s\x00-\x20\x7f\"<>\\^`{|}]+", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class SearchResult:
-    """A page. All texts are plain, bounded and without secrets of the gateway."""
-
-    title: str
-    url: str
-    snippet: str
 
 
 class SearchEngine:
@@ -50,8 +37,8 @@ class SearchEngine:
     def source(self) -> str:
         return self._provider.source
 
-    async def search(self, query: str, count: int) -> Sequence[SearchResult]:
-        """Return at most ``count`` results, best first.
+    async def search(self, query: str, count: int) -> Sequence[Hit]:
+        """Return at most ``count`` results, best first. All texts are plain, bounded and without secrets of the gateway.
 
         Raises:
             ToolError: the provider failed, or its key is missing. The message says what to do.
@@ -59,7 +46,7 @@ class SearchEngine:
         key = await self._read_key()
         hits = await self._provider.search(query, count, key)
         secrets = SecretSet((key,) if key else (), ())
-        results: dict[str, SearchResult] = {}
+        results: dict[str, Hit] = {}
         for hit in hits:
             if _is_web_address(hit.url) and len(results) < count:
                 results.setdefault(hit.url, _clean(hit, secrets))
@@ -107,9 +94,9 @@ def _is_web_address(url: str) -> bool:
         return False
 
 
-def _clean(hit: Hit, secrets: SecretSet) -> SearchResult:
+def _clean(hit: Hit, secrets: SecretSet) -> Hit:
     title, url, snippet = (
         redact_secrets(secrets, text)
-        for text in (plain_text(hit.title, _MAX_TITLE_CHARACTERS), hit.url, plain_text(hit.text, _MAX_SNIPPET_CHARACTERS))
+        for text in (plain_text(hit.title, _MAX_TITLE_CHARACTERS), hit.url, plain_text(hit.snippet, _MAX_SNIPPET_CHARACTERS))
     )
-    return SearchResult(title or url, url, snippet)
+    return Hit(title or url, url, snippet)

@@ -17,6 +17,7 @@ from spass.tools.editor.protocol import Ask, Editor, EditRequest, EditResult, Ma
 from spass.tools.grants import EditorSettings, Grants, PathPatterns
 from spass.tools.toolbox import Toolbox
 from spass.tools.toolset import ToolTurn
+from spass.workspaces.head import read_live_head
 from spass.workspaces.versions import Version, list_versions
 from tests.unit.calls.scripted_provider import CONFIG, calls_of, make_scope
 from tests.unit.tools.fakes import toolbox_of
@@ -110,11 +111,11 @@ class EditHarness:
 
     async def versions(self) -> Sequence[Version]:
         """Return all versions, the newest first."""
-        head = await self.files.workspaces.head(self.files.store, self.files.workspace)
+        head = await read_live_head(self.files.store, self.files.workspace)
         return await list_versions(self.files.store, self.files.workspace, head.generation, newest_first=True)
 
     async def version(self) -> int:
-        return (await self.files.workspaces.head(self.files.store, self.files.workspace)).version
+        return (await read_live_head(self.files.store, self.files.workspace)).version
 
 
 def grants(

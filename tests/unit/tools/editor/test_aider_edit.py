@@ -270,15 +270,15 @@ async def test_progress_is_reported_while_an_editor_is_silent(harness: EditHarne
     monkeypatch.setattr("spass.tools.builtin.aider_edit.MAX_SILENCE", 0.05)
 
     async def work(_: EditRequest, __: Ask, ___: object, report: ReportProgress) -> EditResult:
-        report("Reading.")
+        report("Asking the model…")
         await asyncio.sleep(0.3)
         return EditResult({}, "")
 
     harness.editor.work = work
     lines: list[str] = []
     await harness.call("Edit.", report=lines.append)
-    assert lines[0] == "Reading."
-    assert len(lines) >= 3
+    assert lines[0] == "Asking the model…"
+    assert len([line for line in lines if line.startswith("Asking the model… ") and line.endswith(" s")]) >= 2
 
 
 async def test_a_call_may_take_as_long_as_the_agent_allows(harness: EditHarness) -> None:

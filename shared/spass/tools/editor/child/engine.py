@@ -10,10 +10,9 @@ from aider import utils
 from aider.coders import editblock_coder, wholefile_coder
 from aider.coders.base_coder import Coder
 
-from spass.tools.editor.child.answers import FenceInListing, check_blocks, read_listings
 from spass.tools.editor.child.connection import Connection, Edit, Edited, EditFailed
-from spass.tools.editor.child.gateway_model import GatewayModel
-from spass.tools.editor.child.terminal import Terminal, is_file_name, write_file
+from spass.tools.editor.child.edit_formats import FenceInListing, check_blocks, read_listings
+from spass.tools.editor.child.terminal import GatewayModel, Terminal, is_file_name, write_file
 from spass.tools.editor.child.texts import LineEnds, Shape
 
 _MAX_REASON: Final = 2000

@@ -146,5 +146,4 @@ class _Hook:
 
 
 def _resolve(path: object) -> str | None:
-    """Return the path without links; None for a descriptor."""
     return os.path.realpath(os.fsdecode(path)) if isinstance(path, str | bytes | os.PathLike) else None

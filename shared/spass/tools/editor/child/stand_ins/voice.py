@@ -1,1 +1,0 @@
-"""For ``aider.voice``: Aider records speech. It needs a sound device only when it does."""
