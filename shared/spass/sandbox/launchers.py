@@ -39,11 +39,7 @@ class NoSandbox:
         self.unavailable = unavailable
 
     def open(self, tenant_id: str, owner_id: str) -> Interpreter:  # noqa: ARG002
-        """Refuse.
-
-        Raises:
-            SandboxUnavailable: always.
-        """
+        """Raise ``SandboxUnavailable``."""
         raise SandboxUnavailable(f"This gateway cannot run code: {self.unavailable}")
 
 

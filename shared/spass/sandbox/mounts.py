@@ -28,7 +28,8 @@ _FILE_KEYS: Final = frozenset({"roots", "blocked_patterns"})
 
 
 class MountRefused(ValueError):
-    """A path must not be mounted, or the allow-list cannot be read. The message names it and says why."""
+    """A path must not be mounted, has changed since it was checked, or the allow-list cannot be read. The message names it and
+    says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +63,7 @@ class AllowList:
 
 
 def read_allow_list(path: str) -> AllowList:
-    """Return the rules in the file at ``path``; an empty path means an empty allow-list.
-
-    Raises:
-        MountRefused: the file cannot be read, or it is not an allow-list.
-    """
+    """Return the rules in the file at ``path``; an empty path means an empty allow-list."""
     if not path:
         return AllowList()
     try:
@@ -87,11 +84,7 @@ def read_allow_list(path: str) -> AllowList:
 
 
 def resolve_mounts(mounts: Sequence[str], allow_list: AllowList) -> tuple[Mount, ...]:
-    """Return the resolved paths of ``mounts``, each once. ``:rw`` after a path asks for permission to write.
-
-    Raises:
-        MountRefused: a path must not be mounted.
-    """
+    """Return the resolved paths of ``mounts``, each once. ``:rw`` after a path asks for permission to write."""
     resolved: dict[str, Mount] = {}
     for given in mounts:
         mount = _resolve(given, allow_list)
@@ -101,11 +94,7 @@ def resolve_mounts(mounts: Sequence[str], allow_list: AllowList) -> tuple[Mount,
 
 
 def check_unchanged(mounts: Sequence[Mount]) -> None:
-    """Check that every path still is what was checked, and no link leads elsewhere now.
-
-    Raises:
-        MountRefused: a path has changed.
-    """
+    """Check that every path still is what was checked, and no link leads elsewhere now."""
     for mount in mounts:
         try:
             unchanged = os.path.realpath(mount.path, strict=True) == mount.path and _identity(mount.path) == mount.identity

@@ -32,6 +32,7 @@ _OF_STACK: Final = re.compile(r"\s|Traceback |Node\.js v")
 
 class Program:
     """A running program. Use it as an asynchronous context manager, which kills the process group at the end.
+    Methods raise ``ChildFailed`` if it cannot be started, has written too much, or has failed.
 
     ``secrets`` never appear in the message of an error. With ``grace``, the program is asked to end (SIGTERM), and killed after
     this time, in seconds.
@@ -61,11 +62,7 @@ class Program:
         self._is_at_end = False
 
     async def __aenter__(self) -> Self:
-        """Start the program. It inherits no descriptors, and no variables except those of its environment.
-
-        Raises:
-            ChildFailed: it cannot be started.
-        """
+        """Start the program. It inherits no descriptors, and no variables except those of its environment."""
         process = self._process = start_process(self._command, self._folder, self._environment, errors=subprocess.PIPE)
         try:
             loop = asyncio.get_running_loop()
@@ -95,11 +92,7 @@ class Program:
             self._writer.write_eof()
 
     async def read_line(self) -> str | None:
-        """Return the next line that the program writes, without its end, or None after the last one.
-
-        Raises:
-            ChildFailed: the program has written too much.
-        """
+        """Return the next line that the program writes, without its end, or None after the last one."""
         searched = 0
         while (end := self._buffer.find(b"\n", searched)) < 0 and not self._is_at_end:
             searched = len(self._buffer)

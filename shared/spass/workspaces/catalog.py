@@ -1,4 +1,7 @@
-"""List the workspaces of a tenant, the versions of a workspace, and the files of a version, page by page."""
+"""List the workspaces of a tenant, the versions of a workspace, and the files of a version, page by page.
+
+A cursor of another list raises ``InvalidRequest``.
+"""
 
 import re
 from typing import Final, NamedTuple
@@ -23,11 +26,7 @@ _PLACE: Final = re.compile(r"([1-9][0-9]{0,12})/(.+)", re.DOTALL)
 
 
 async def read_workspaces(store: TenantStore, cursor: str | None, limit: int) -> WorkspacePage:
-    """Return up to ``limit`` workspaces in the order of their ids. A page ends early after many workspaces that were deleted.
-
-    Raises:
-        InvalidRequest: the cursor is not of this list.
-    """
+    """Return up to ``limit`` workspaces in the order of their ids. A page ends early after many workspaces that were deleted."""
     owner = f"workspaces:{store.tenant}"
     after = decode_cursor(owner, cursor) if cursor is not None else None
     heads = list_heads(store, after=after, page_size=max(limit + 1, _MIN_PAGE_SIZE))
@@ -41,7 +40,6 @@ async def read_versions(store: TenantStore, workspace_id: WorkspaceId, cursor: s
 
     Raises:
         WorkspaceNotFound: there is no such workspace.
-        InvalidRequest: the cursor is not of this list.
     """
     head = await read_live_head(store, workspace_id)
     owner = f"versions:{store.tenant}:{workspace_id}:{head.generation}"

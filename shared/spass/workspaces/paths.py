@@ -46,11 +46,7 @@ def parse_path(text: str, param: str = "path") -> WorkspacePath:
 
 
 def parse_folder(text: str, param: str = "path") -> str:
-    """Return ``text`` as the path of a folder, without a slash at its end. "" is the root.
-
-    Raises:
-        InvalidPath: as in ``parse_path``.
-    """
+    """Return ``text`` as the path of a folder, without a slash at its end. "" is the root."""
     if text in (".", "./", "/"):
         raise InvalidPath(
             f'The path {show(text)} is not valid: for the root of the workspace, leave it out or send "".', param=param

@@ -87,11 +87,7 @@ def version() -> int:
 def restrict(grants: Iterable[Grant], offered: int, rights: Sequence[Right] = RIGHTS) -> None:
     """Refuse this process all ``rights`` that it is not granted, for good. A path that cannot be opened is not granted.
 
-    ``offered`` is the version of the interface.
-
-    Raises:
-        OSError: the kernel refused it.
-    """
+    ``offered`` is the version of the interface."""
     words = [_bits(right for right in rights if right.version <= offered and right.word == word) for word in range(3)]
     # The kernel refuses a word that it does not know, unless it is 0.
     attributes = b"".join(word.to_bytes(8, "little") for word in words)

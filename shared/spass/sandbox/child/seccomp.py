@@ -80,11 +80,7 @@ def assemble(rules: Sequence[Rule], machine: str, guards: Sequence[str] = GUARDS
 
 
 def install(program: Sequence[Instruction], machine: str) -> None:
-    """Apply the filter to this process, for good.
-
-    Raises:
-        OSError: the kernel does not have seccomp, or the process may gain privileges.
-    """
+    """Apply the filter to this process, for good."""
     code = Words([instruction.word() for instruction in program])
     header = Words([len(program), code.address])  # struct sock_fprog: a length of 16 bits, then a pointer
     system_call(_SECCOMP[machine], _SET_MODE_FILTER, _ALL_THREADS, header.address)

@@ -98,8 +98,7 @@ class ForeignAgents:
         ``model`` is the agent's. Sessions of one ``owner`` cannot be continued by another.
 
         Raises:
-            InvalidRequest: the same as ``check``.
-            KindUnavailable: something is missing. The message says what to do.
+            InvalidRequest, KindUnavailable: as ``check``.
             UpstreamTimeout: the time is over.
             UpstreamError: the runner failed.
         """

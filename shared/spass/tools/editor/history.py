@@ -17,17 +17,13 @@ _VERSION: Final = re.compile(r"v?(?P<number>[1-9]\d{0,8})|(?:HEAD|@)(?P<back>~\d
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The versions up to the newest one, whose tree is ``newest``."""
+    """The versions up to the newest one, whose tree is ``newest``. Methods raise ``VersionNotFound`` for any other."""
 
     workspace: AgentWorkspace
     newest: TreeAt
 
     def number(self, word: str) -> int:
-        """Return the number of the version that ``word`` names: 7, v7, HEAD, HEAD~1 or HEAD^. Version 0 is the empty tree.
-
-        Raises:
-            VersionNotFound: it names none.
-        """
+        """Return the number of the version that ``word`` names: 7, v7, HEAD, HEAD~1 or HEAD^. Version 0 is the empty tree."""
         match = _VERSION.fullmatch(word)
         if match is None:
             raise VersionNotFound(
@@ -42,11 +38,7 @@ class History:
         return number
 
     async def tree(self, number: int) -> TreeAt:
-        """Return the tree of a version; version 0 is empty.
-
-        Raises:
-            WorkspaceNotFound, VersionNotFound: there is none.
-        """
+        """Return the tree of a version; version 0 is empty."""
         if number == self.newest.version:
             return self.newest
         if number == 0:

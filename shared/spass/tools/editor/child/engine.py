@@ -107,11 +107,7 @@ class Confined(Coder):
         return allowed
 
     def permitted(self, edits: Sequence[_BlockEdit]) -> list[_BlockEdit]:
-        """Return the edits of files that the model may change.
-
-        Raises:
-            ValueError: there are edits, all of other files. The model reads the message.
-        """
+        """Return the edits of files that the model may change. If there are only others, raise ``ValueError``."""
         allowed = [edit for edit in edits if self.may_change(edit[0])]
         if edits and not allowed:
             names = ", ".join(self.get_inchat_relative_files())
