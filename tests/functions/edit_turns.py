@@ -22,9 +22,9 @@ from spass.agents.spec import AgentSpec, file_model
 from spass.calls.scope import ReportProgress
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.models.types import CallContext, ChatDelta, ChatRequest
+from spass.sandbox import child_disk
 from spass.sandbox.child_process import ChildProcess
 from spass.testing.model import ScriptedModel
-from spass.tools.editor import aider
 from spass.tools.editor.aider import AiderEditor
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
 from tests.functions.gateway import Gateway
@@ -231,7 +231,7 @@ class EditTurns:
                 (turn,) = [turn for turn in turns.values() if folder.is_relative_to(turn.folder)]
                 turn.children.append(self._process.pid)
 
-        monkeypatch.setattr(aider, "ChildProcess", NotedChild)
+        monkeypatch.setattr(child_disk, "ChildProcess", NotedChild)
 
     def body(self, turn: EditTurn) -> dict[str, Any]:
         messages = [{"role": "user", "content": turn.task}]

@@ -86,7 +86,7 @@ def test_an_edit_that_hangs_ends_after_its_time_and_the_turn_continues(edits: Ed
 CRASH: Final = """
     import asyncio, os, pathlib, signal
     from spass.testing.aws import MemoryAws
-    from spass.tools.editor import aider
+    from spass.sandbox import child_disk
     from tests.functions.edit_turns import EditTurns
     from tests.functions.gateway import Gateway
 
@@ -101,14 +101,14 @@ CRASH: Final = """
     def die():
         os.kill(os.getpid(), signal.SIGKILL)
 
-    class NotedChild(aider.ChildProcess):
+    class NotedChild(child_disk.ChildProcess):
         def send(self, line):
             super().send(line)
             print(self._process.pid, flush=True)
             if {moment!r} == "at the start":
                 die()
 
-    aider.ChildProcess = NotedChild
+    child_disk.ChildProcess = NotedChild
 
     async def die_later():
         await turn.moment("in the model of the edit").wait()

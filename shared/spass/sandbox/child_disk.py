@@ -3,14 +3,14 @@
 import asyncio
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 from spass.sandbox.child_process import ChildFailed, ChildProcess
 from spass.sandbox.disk import DiskUse, free_bytes, is_nearly_full, measure_folder
-from spass.sandbox.scratch_folder import in_thread
+from spass.sandbox.scratch_folder import in_thread, scratch_folder
 
 _TICK_SECONDS: Final = 0.25
 _MAX_FILE: Final = 16 * 2**20
@@ -34,22 +34,18 @@ class ChildDisk:
     So open files that may be removed count as much as they can hold, but not more than what the disk has lost meanwhile.
     """
 
-    def __init__(self, max_files: int) -> None:
+    def __init__(self, process: ChildProcess, folder: Path, max_files: int) -> None:
+        """``max_files`` includes folders."""
+        self._process: Final = process
+        self.folder: Final = folder
         self._max_files: Final = max_files
-        self._process: ChildProcess | None = None
         self._lists: Final[list[int]] = []
         self._lock: Final = threading.Lock()
         self._last = DiskUse(0)
         self._is_over = False
-        self._free = 0
-        self.folder: Path = Path()
+        self._free: Final = free_bytes(folder)
 
-    def attach(self, process: ChildProcess, folder: Path) -> None:
-        """Measure the folder of this child from now on."""
-        self._process, self.folder = process, folder
-        self._free = free_bytes(folder)
-
-    def watch_removed_files(self, pid: int) -> None:
+    def watch_removed_files(self) -> None:
         """Also count the files that the child removes and still uses. Call this before it gets its first line.
 
         Raises:
@@ -57,14 +53,14 @@ class ChildDisk:
         """
         try:
             for name in ("maps", "fd"):
-                self._lists.append(os.open(f"/proc/{pid}/{name}", os.O_RDONLY))
+                self._lists.append(os.open(f"/proc/{self._process.pid}/{name}", os.O_RDONLY))
         except OSError as error:
             raise ChildFailed(f"cannot be watched: {error.strerror}") from None
 
     def measure(self) -> DiskUse:
         """Return what the child takes. After ``stop``, return what it took before, because its room is not free yet."""
         with self._lock:
-            if self._process is not None and not self._is_over:
+            if not self._is_over:
                 self._last = measure_folder(self.folder, self._max_files, self._process.stopped)
                 if self._lists:
                     self._last = self._add_removed(self._last)
@@ -74,8 +70,7 @@ class ChildDisk:
         """Stop the child."""
         with self._lock:
             self._is_over = True
-        if self._process is not None:
-            self._process.stop(fault)
+        self._process.stop(fault)
 
     def close(self) -> None:
         """Close the lists. The child has ended, and its folder is removed."""
@@ -123,16 +118,13 @@ class ChildDisks:
     def __init__(self) -> None:
         self._disks: Final[set[ChildDisk]] = set()
 
-    @contextmanager
-    def open_one(self, max_files: int) -> Iterator[ChildDisk]:
-        """Count a child during the body, in which its folder is made and removed. ``max_files`` includes folders."""
-        disk = ChildDisk(max_files)
+    def add(self, disk: ChildDisk) -> None:
         self._disks.add(disk)
-        try:
-            yield disk
-        finally:
-            self._disks.discard(disk)
-            disk.close()
+
+    def remove(self, disk: ChildDisk) -> None:
+        """Forget a child that has ended. Call this after its folder is removed: until then it keeps its room."""
+        self._disks.discard(disk)
+        disk.close()
 
     async def limit(self, disk: ChildDisk) -> None:
         """Stop the child when it takes more than it may, or when that cannot be measured."""
@@ -158,3 +150,38 @@ class ChildDisks:
 
 CHILD_DISKS: Final = ChildDisks()
 """The children of this process, whatever they run: who filled the disk is to be found among them all."""
+
+
+@asynccontextmanager
+async def start_in_folder(
+    command: Sequence[str],
+    prefix: str,
+    environment: Callable[[Path], Mapping[str, str]],
+    temporary: Path | None,
+    *,
+    max_files: int,
+    watches_removed: bool = False,
+) -> AsyncIterator[ChildProcess]:
+    """Start a child in a scratch folder of its own, and limit what it takes of the disk. At the end kill it, and remove the
+    folder. ``environment`` returns its variables, given the folder. ``watches_removed``: see ``watch_removed_files``.
+
+    Raises:
+        ChildFailed: the system has no process, memory or room for it.
+    """
+    with ExitStack() as stack:
+        async with scratch_folder(prefix, temporary) as folder:
+            process = ChildProcess(command, folder=folder, environment=environment(folder))
+            try:
+                disk = ChildDisk(process, folder, max_files)
+                CHILD_DISKS.add(disk)
+                stack.callback(CHILD_DISKS.remove, disk)
+                if watches_removed:
+                    disk.watch_removed_files()
+                await process.connect()
+                limit = asyncio.create_task(CHILD_DISKS.limit(disk))
+                try:
+                    yield process
+                finally:
+                    limit.cancel()
+            finally:
+                process.kill()  # before the first await, at which a cancellation may arrive

@@ -1,6 +1,5 @@
 """The launcher ``process``: each child is a process of this machine, confined by seccomp, Landlock and limits of its own."""
 
-import asyncio
 import os
 import sys
 from collections.abc import Mapping
@@ -11,11 +10,10 @@ from typing import Final, cast
 from spass.core.errors import SandboxUnavailable
 from spass.core.messages import Json
 from spass.core.slots import Slots
-from spass.sandbox.child_disk import CHILD_DISKS
-from spass.sandbox.child_process import ChildFailed, ChildProcess
+from spass.sandbox.child_disk import start_in_folder
+from spass.sandbox.child_process import ChildFailed
 from spass.sandbox.launcher import OpenChild, OpenChildren
 from spass.sandbox.limits import MAX_FILES
-from spass.sandbox.scratch_folder import scratch_folder
 
 CHILD: Final = Path(__file__).resolve().parent / "child" / "__main__.py"
 _FOLDER_PREFIX: Final = "spass-code-"
@@ -50,15 +48,10 @@ class ProcessLauncher:
         """Start a child. See ``Launcher.start``."""
         try:
             async with AsyncExitStack() as stack:
-                disk = stack.enter_context(CHILD_DISKS.open_one(MAX_FILES))
-                folder = await stack.enter_async_context(scratch_folder(_FOLDER_PREFIX, self._temporary))
-                process = ChildProcess(self._command, folder=folder, environment=_environment())
-                stack.callback(process.kill)
-                disk.attach(process, folder)
-                disk.watch_removed_files(process.pid)
-                await process.connect()
-                disk_limit = asyncio.create_task(CHILD_DISKS.limit(disk))
-                stack.callback(disk_limit.cancel)
+                child = start_in_folder(
+                    self._command, _FOLDER_PREFIX, _environment, self._temporary, max_files=MAX_FILES, watches_removed=True
+                )
+                process = await stack.enter_async_context(child)
                 process.send(_with_landlock(request))
                 stack.enter_context(self._open.count_one())
                 return OpenChild(process, stack.pop_all(), self._open)
@@ -73,7 +66,7 @@ def _with_landlock(request: Mapping[str, Json]) -> dict[str, Json]:
     return {**request, "limits": {**limits, "landlock": _LANDLOCK_REQUIRED}}
 
 
-def _environment() -> dict[str, str]:
+def _environment(_: Path) -> dict[str, str]:
     environment = {"PYTHONHASHSEED": "0"}
     if libraries := os.environ.get("LD_LIBRARY_PATH"):  # Lambda's interpreter does not start without it
         environment["LD_LIBRARY_PATH"] = libraries

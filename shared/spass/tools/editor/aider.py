@@ -13,11 +13,22 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from spass.calls.scope import ReportProgress
 from spass.core.messages import Message, Role
 from spass.core.slots import Slots
-from spass.sandbox.child_disk import CHILD_DISKS
+from spass.sandbox.child_disk import start_in_folder
 from spass.sandbox.child_process import ChildFailed, ChildProcess
-from spass.sandbox.scratch_folder import scratch_folder
 from spass.tools.base import ToolError
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
+
+MAX_MODEL_REQUESTS: Final = 8
+MAX_REQUEST: Final = 4 * 2**20
+"""Characters of one model request: twice the files of an edit. The child is not trusted, and each request costs money."""
+MAX_CHILDREN: Final = 8
+"""Edits of one tenant in one process at the same time, see ``Slots``. Each child takes about 100 MB of memory, and delegates can
+ask for 64 edits at once."""
+MAX_FILES: Final = 10_000
+"""Files and folders. An edit of 200 paths with 32 segments each needs 6,400."""
+_STAGES: Final = {"applying": "Applying the edit", "correcting": "The edit did not match; asking the model to correct it"}
+_DEPLOYED: Final = "/opt/editor"
+_FOLDER_PREFIX: Final = "spass-edit-"
 
 
 class _Line(BaseModel):
@@ -85,19 +96,6 @@ def read_line(line: bytes) -> Line:
         raise ChildFailed("wrote a line that is not part of an edit") from None
 
 
-MAX_MODEL_REQUESTS: Final = 8
-MAX_REQUEST: Final = 4 * 2**20
-"""Characters of one model request: twice the files of an edit. The child is not trusted, and each request costs money."""
-MAX_CHILDREN: Final = 8
-"""Edits of one tenant in one process at the same time, see ``Slots``. Each child takes about 100 MB of memory, and delegates can
-ask for 64 edits at once."""
-MAX_FILES: Final = 10_000
-"""Files and folders. An edit of 200 paths with 32 segments each needs 6,400."""
-_STAGES: Final = {"applying": "Applying the edit", "correcting": "The edit did not match; asking the model to correct it"}
-_DEPLOYED: Final = "/opt/editor"
-_FOLDER_PREFIX: Final = "spass-edit-"
-
-
 class AiderEditor:
     """Edits with Aider. ``MAX_CHILDREN`` edits can run at the same time, and one of another tenant besides; others wait, within
     their time limit."""
@@ -139,18 +137,10 @@ class AiderEditor:
             raise _failed(f"The editor {failure}.") from None
 
     async def _run(self, edit: "_Edit") -> EditResult:
-        with CHILD_DISKS.open_one(MAX_FILES) as disk:
-            async with scratch_folder(_FOLDER_PREFIX, self._temporary) as folder:
-                child = ChildProcess(self._command(), folder=folder, environment=self._environment(folder))
-                disk.attach(child, folder)
-                disk_limit = asyncio.create_task(CHILD_DISKS.limit(disk))
-                try:
-                    edit.show("Starting the editor")
-                    await child.connect()
-                    return await edit.converse(child)
-                finally:
-                    disk_limit.cancel()
-                    child.kill()
+        edit.show("Starting the editor")
+        start = start_in_folder(self._command(), _FOLDER_PREFIX, self._environment, self._temporary, max_files=MAX_FILES)
+        async with start as child:
+            return await edit.converse(child)
 
     def _command(self) -> list[str]:
         module = ["-m", "spass.tools.editor.child", self._engine, str(os.getpid())]
