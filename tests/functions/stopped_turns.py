@@ -23,8 +23,7 @@ from spass.store.invocation import ServiceCall
 from spass.store.shielded import run_shielded
 from spass.testing.model import ScriptedModel
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
-from spass.tools.search.engine import SearchEngine
-from spass.tools.search.providers import Hit
+from spass.tools.search_engine import Hit, SearchEngine
 from spass.web.app import create_app
 from tests.functions.gateway import AGENTS, CONFIG
 from tests.simulated.chats import AGENT, Chats, ClockedServices, Process

@@ -20,7 +20,7 @@ from spass.models.types import CallContext, ChatDelta, ChatRequest, Provider
 from spass.redaction import text as redaction
 from spass.tenancy.config import BackendConfig, SearchConfig
 from spass.tools.http import ToolAnswer
-from spass.tools.search.engine import SearchEngine
+from spass.tools.search_engine import SearchEngine
 from tests.functions.completion_chunks import chunks_of, text_of
 from tests.functions.gateway import BUCKET, CONFIG, TABLE, Gateway, Reply
 from tests.functions.stored_texts import stored_texts
@@ -242,7 +242,7 @@ def test_arguments_of_a_callers_tool_do_not_leak(
     ("name", "arguments", "module"),
     [
         ("wikipedia_summary", {"title": "x"}, "spass.tools.builtin.wikipedia"),
-        ("web_search", {"query": "x"}, "spass.tools.search.providers"),
+        ("web_search", {"query": "x"}, "spass.tools.search_engine"),
     ],
 )
 def test_an_error_of_a_tools_server_does_not_leak(

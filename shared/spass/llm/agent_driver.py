@@ -31,7 +31,7 @@ from spass.store.tenant_store import TenantStore
 from spass.tenancy.identity import Caller, Identity
 from spass.tools.chat_models import ChatModels
 from spass.tools.registry import TOOLS
-from spass.tools.search.engine import SearchEngine
+from spass.tools.search_engine import SearchEngine
 from spass.tools.toolbox import Toolbox
 from spass.tools.toolset import ToolTurn, built_in, require_memory
 

@@ -22,8 +22,8 @@ class ToolEntry(NamedTuple):
 
 TOOLS: Final[Mapping[str, ToolEntry]] = {
     "calculator": ToolEntry("plain"),
-    "current_datetime": ToolEntry("plain"),
-    "think": ToolEntry("plain"),
+    "current_datetime": ToolEntry("plain", module="plain"),
+    "think": ToolEntry("plain", module="plain"),
     "llm": ToolEntry("models"),
     "code_interpreter": ToolEntry("code"),
     "web_search": ToolEntry("web"),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the first call of a tool imports what it needs
     from spass.tools.builtin.lineage_search import LineageSearcher
     from spass.tools.chat_models import ChatModels
     from spass.tools.editor.protocol import Editor
-    from spass.tools.search.engine import SearchEngine
+    from spass.tools.search_engine import SearchEngine
     from spass.workspaces.service import Workspaces
 
 

@@ -15,8 +15,7 @@ from spass.tools.base import ToolError
 from spass.tools.results import MAX_RESULT_BYTES, MAX_RICH_BYTES
 from spass.workspaces.change import Body, ChangedFile
 from spass.workspaces.diff import DiffLimit, FileDiff
-from spass.workspaces.limits import MAX_FILE_BYTES
-from spass.workspaces.paths import WorkspacePath, show
+from spass.workspaces.paths import MAX_FILE_BYTES, WorkspacePath, show
 from spass.workspaces.text import decode_text
 from spass.workspaces.tree import Tree, TreeAt, TreeFile
 

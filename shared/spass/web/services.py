@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from spass.tools.chat_models import ChatModels
     from spass.tools.editor.protocol import Editor
     from spass.tools.page_fetcher import PageFetcher
-    from spass.tools.search.engine import SearchEngine
+    from spass.tools.search_engine import SearchEngine
     from spass.tools.toolbox import Toolbox
     from spass.workspaces.service import Workspaces
 
@@ -293,7 +293,7 @@ class Services:
 
     @cached_property
     def search_engine(self) -> "SearchEngine":
-        from spass.tools.search.engine import SearchEngine
+        from spass.tools.search_engine import SearchEngine
 
         return SearchEngine(self.config.search, self.keys.get)
 

@@ -10,8 +10,16 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from spass.core.errors import InvalidArchive, WorkspaceLimit
-from spass.workspaces.limits import MAX_FILE_BYTES, MAX_FILES, MAX_TOTAL_BYTES
-from spass.workspaces.paths import WorkspacePath, check_together, parse_folder, parse_path, show
+from spass.workspaces.paths import (
+    MAX_FILE_BYTES,
+    MAX_FILES,
+    MAX_TOTAL_BYTES,
+    WorkspacePath,
+    check_together,
+    parse_folder,
+    parse_path,
+    show,
+)
 from spass.workspaces.zip_directory import ZipEntry, read_entries
 
 _STORED: Final = 0

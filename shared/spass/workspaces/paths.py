@@ -12,6 +12,16 @@ from typing import Final, NewType
 
 from spass.core.errors import InvalidPath
 
+_MIB: Final = 1024 * 1024
+
+MAX_FILES: Final = 5000
+MAX_TOTAL_BYTES: Final = 100 * _MIB
+"""Bytes of all files together."""
+MAX_FILE_BYTES: Final = 4 * _MIB
+MAX_BODY_BYTES: Final = 4 * _MIB
+"""Bytes of one request's body: a file or an archive."""
+
+
 WorkspacePath = NewType("WorkspacePath", str)
 
 MAX_PATH_BYTES: Final = 512

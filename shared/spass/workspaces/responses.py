@@ -9,7 +9,7 @@ from spass.tenancy.response_model import Count, DateTime, NextCursor, ResponseMo
 from spass.tenancy.strict_body import StrictBody
 from spass.workspaces.change import Committed
 from spass.workspaces.head import WorkspaceHead
-from spass.workspaces.limits import MAX_FILES
+from spass.workspaces.paths import MAX_FILES
 
 MAX_VERSION: Final = 10**12
 

@@ -25,10 +25,9 @@ from spass.workspaces.head import (
     version_not_found,
     workspace_not_found,
 )
-from spass.workspaces.limits import MAX_FILE_BYTES, MAX_FILES, MAX_TOTAL_BYTES
 from spass.workspaces.objects import Pack, TreeCache, WorkspaceObjects, encode_pack, object_name
 from spass.workspaces.older_contents import find_older
-from spass.workspaces.paths import WorkspacePath, check_together
+from spass.workspaces.paths import MAX_FILE_BYTES, MAX_FILES, MAX_TOTAL_BYTES, WorkspacePath, check_together
 from spass.workspaces.tree import EMPTY_TREE, Tree, TreeAt, TreeFile, encode_tree, find_file
 from spass.workspaces.versions import Version, encode_contents, read_version, version_put
 

@@ -5,7 +5,7 @@ import pytest
 from bench.workspace import Figures, measure, price_of_a_gigabyte
 from bench.workspace_files import make_archives, make_files
 from spass.workspaces.archive_in import read_archive
-from spass.workspaces.limits import MAX_BODY_BYTES
+from spass.workspaces.paths import MAX_BODY_BYTES
 
 pytestmark = pytest.mark.anyio
 

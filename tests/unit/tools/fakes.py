@@ -34,7 +34,7 @@ from spass.tools.builtin.delegate import Delegates
 from spass.tools.builtin.lineage_search import LineageSearcher
 from spass.tools.chat_models import ChatModels
 from spass.tools.editor.protocol import Editor
-from spass.tools.search.engine import SearchEngine
+from spass.tools.search_engine import SearchEngine
 from spass.tools.toolbox import Toolbox
 from spass.tools.toolset import ToolClasses, gateway_toolsets
 from spass.workspaces.service import Workspaces

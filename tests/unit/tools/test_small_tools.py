@@ -7,9 +7,8 @@ from pydantic import ValidationError
 
 from spass.core.messages import Json
 from spass.tools.base import ToolError
-from spass.tools.builtin.current_datetime import CurrentDatetime
 from spass.tools.builtin.knowledge import RagQuery
-from spass.tools.builtin.think import Think
+from spass.tools.builtin.plain import CurrentDatetime, Think
 from tests.unit.tools.fakes import FakeReader, rag_with, scope_for
 
 pytestmark = pytest.mark.anyio

@@ -18,7 +18,7 @@ from spass.store.invocation import ServiceCall, invoke
 from spass.tenancy.config import SearchConfig
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
 from spass.tools.base import Tool
-from spass.tools.search.engine import SearchEngine
+from spass.tools.search_engine import SearchEngine
 from spass.tools.toolbox import Toolbox
 from tests.unit.tools.fakes import scope_for, table_of, toolbox_of
 

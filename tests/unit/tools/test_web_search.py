@@ -17,8 +17,7 @@ from spass.tenancy.config import SearchConfig
 from spass.testing.http_server import HttpAnswer, HttpRequest, json_answer, serve
 from spass.tools.base import ToolError
 from spass.tools.builtin.web_search import WebSearch
-from spass.tools.search.engine import KeyOf, SearchEngine
-from spass.tools.search.providers import DEFAULT_URL
+from spass.tools.search_engine import DEFAULT_URL, KeyOf, SearchEngine
 from tests.unit.tools.fakes import scope_for, toolbox_of
 
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spass.core.errors import InvalidArchive, InvalidInput, InvalidPath
 from spass.workspaces.archive_in import read_archive
-from spass.workspaces.limits import MAX_FILES
+from spass.workspaces.paths import MAX_FILES
 from tests.hostile_archives import HONEST, HOSTILE, MIB, Member, cut_archives, pack, pack_zip64, wide
 from tests.hostile_paths import HOSTILE_PATHS, UNUSUAL
 

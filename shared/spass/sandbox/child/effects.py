@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from spass.sandbox.child.clock import Clock
     from spass.sandbox.child.connection import Connection, Json
+    from spass.sandbox.child.repeatability import Clock
 
 MAX_REQUEST = 4 * 2**20
 """Characters of the requests of one wait, as JSON."""

@@ -13,13 +13,12 @@ import sys
 from posix import _exit, getcwd
 
 from spass.sandbox.child.calls import answer_text, model_functions, tool_function
-from spass.sandbox.child.clock import Clock
 from spass.sandbox.child.confinement import ConfinementFailed, confine
 from spass.sandbox.child.connection import Connection
 from spass.sandbox.child.effects import Effects, LLMError, ToolError
 from spass.sandbox.child.failures import describe
 from spass.sandbox.child.output import Output, TextStream
-from spass.sandbox.child.repeatability import make_repeatable
+from spass.sandbox.child.repeatability import Clock, make_repeatable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

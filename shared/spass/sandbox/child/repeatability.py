@@ -12,6 +12,48 @@ import sys
 import time
 from _blake2 import blake2b
 
+_SECOND = 10**9
+_TICK = 1000
+"""Nanoseconds that pass with each reading. So a loop that waits for a time ends, and no duration is zero."""
+_MAX_SLEEP = 2**63 / _SECOND
+
+
+class Clock:
+    """The time of a turn in nanoseconds."""
+
+    def __init__(self, started: float) -> None:
+        """``started``: seconds since 1970."""
+        self._started = self._now = int(started * _SECOND)
+        self._readings = 0
+
+    def advance_to(self, time: float) -> None:
+        """Set the clock to ``time``, in seconds since 1970, unless it is later already."""
+        self._now = max(self._now, int(time * _SECOND))
+
+    def sleep(self, seconds: float, /) -> None:
+        """Let the time pass without waiting."""
+        if seconds < 0:
+            raise ValueError("sleep length must be non-negative")
+        if seconds > _MAX_SLEEP:
+            raise OverflowError("timestamp too large to convert to C PyTime_t")
+        self._now += int(seconds * _SECOND)
+
+    def now(self) -> int:
+        """Return the nanoseconds since 1970."""
+        self._now += _TICK
+        self._readings += 1
+        return self._now
+
+    def elapsed(self) -> int:
+        """Return the nanoseconds since the turn began."""
+        return self.now() - self._started
+
+    def busy(self) -> int:
+        """Return the processor time that a program sees, in nanoseconds."""
+        self.now()
+        return self._readings * _TICK
+
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +61,8 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer as Data
 
-    from spass.sandbox.child.clock import Clock
     from spass.sandbox.child.output import Output
+    from spass.sandbox.child.repeatability import Clock
 
 _PROCESS_STARTS = ("fork", "fork1", "forkpty", "system", "posix_spawn", "posix_spawnp", "execv", "execve")
 _THREAD_STARTS = ("start_new_thread", "start_new", "start_joinable_thread")

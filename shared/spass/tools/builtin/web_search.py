@@ -8,7 +8,7 @@ from spass.calls.scope import Scope
 from spass.core.messages import Json
 from spass.core.text_checks import reject_blank
 from spass.tools.base import Tool
-from spass.tools.search.engine import SearchEngine
+from spass.tools.search_engine import SearchEngine
 
 
 class WebSearch(Tool):

@@ -10,8 +10,7 @@ from spass.tools.base import ToolError
 from spass.tools.editor.view import FileView, ModelRoundTrip
 from spass.tools.grants import Grants
 from spass.workspaces.change import Change
-from spass.workspaces.limits import MAX_FILE_BYTES
-from spass.workspaces.paths import WorkspacePath, check_together, parse_path, show
+from spass.workspaces.paths import MAX_FILE_BYTES, WorkspacePath, check_together, parse_path, show
 from spass.workspaces.text import decode_text
 from spass.workspaces.tree import TreeAt, find_file
 
