@@ -19,7 +19,7 @@ from spass.models.router import Router
 from spass.models.types import CallContext, ChatDelta, ChatRequest, Provider
 from spass.redaction import text as redaction
 from spass.tenancy.config import BackendConfig, SearchConfig
-from spass.tools.http import ToolAnswer
+from spass.tools.http import ServerAnswer
 from spass.tools.search_engine import SearchEngine
 from tests.functions.completion_chunks import chunks_of, text_of
 from tests.functions.gateway import BUCKET, CONFIG, TABLE, Gateway, Reply
@@ -260,12 +260,12 @@ def test_an_error_of_a_tools_server_does_not_leak(
         batch = {kind: secret for kind, secret in every.items() if kind not in BY_VALUE}  # the tool's server does not know these
         words = f"{text_with_secrets(batch)} {PATH} https://{HOST}/w"
 
-        async def send(*_: object, words: str = words, **__: object) -> ToolAnswer:
+        async def send(*_: object, words: str = words, **__: object) -> ServerAnswer:
             match failure:
                 case "errors":
-                    return ToolAnswer(200, json.dumps({"errors": [{"text": words}]}).encode())
+                    return ServerAnswer(200, json.dumps({"errors": [{"text": words}]}).encode())
                 case "no json":
-                    return ToolAnswer(200, words.encode())
+                    return ServerAnswer(200, words.encode())
                 case "no connection":
                     raise httpx.ConnectError(words)
                 case _:

@@ -26,7 +26,7 @@ class AnswerTooLong(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolAnswer:
+class ServerAnswer:
     """An answer. ``body`` is empty unless ``status`` is 200."""
 
     status: int
@@ -47,7 +47,7 @@ class ToolAnswer:
 
 async def send(
     url: str, query: Mapping[str, str | int], body: Mapping[str, Json] | None = None, headers: Mapping[str, str] | None = None
-) -> ToolAnswer:
+) -> ServerAnswer:
     """Return the answer to a POST of ``body`` as JSON, or without one to a GET.
 
     Raises:
@@ -64,12 +64,12 @@ async def send(
         client.stream(method, url, params=query or None, json=body) as response,
     ):
         if response.status_code != 200:
-            return ToolAnswer(response.status_code)
+            return ServerAnswer(response.status_code)
         async for piece in response.aiter_raw():
             received += piece
             if len(received) > _MAX_BYTES:
                 raise AnswerTooLong
-    return ToolAnswer(200, bytes(received))
+    return ServerAnswer(200, bytes(received))
 
 
 def user_agent() -> str:

@@ -18,7 +18,7 @@ from spass.redaction.stream import redact_secrets
 from spass.tenancy.config import SearchConfig
 from spass.tools.base import ToolError
 from spass.tools.builtin.wikipedia import article_url, query_api
-from spass.tools.http import AnswerTooLong, ToolAnswer, plain_text, send
+from spass.tools.http import AnswerTooLong, ServerAnswer, plain_text, send
 
 _BUSY: Final = frozenset({408, 425, 429, 432, 433})  # 432 and 433: the limits of a Tavily plan
 _REDIRECTS: Final = range(300, 400)
@@ -61,7 +61,7 @@ def failure(message: str) -> ToolError:
     return ToolError(message, code="search_failed")
 
 
-async def _fetch_hits(source: str, request: Awaitable[ToolAnswer], refusals: Mapping[int, str]) -> Sequence[Hit]:
+async def _fetch_hits(source: str, request: Awaitable[ServerAnswer], refusals: Mapping[int, str]) -> Sequence[Hit]:
     """Return the hits in the ``results`` that the server of ``source`` answers, each with ``title``, ``url`` and ``content``.
     Leave out those of another shape. ``refusals`` explains statuses of this provider. The message of an error has neither the
     server's address nor its words."""
@@ -178,11 +178,8 @@ class SearchEngine:
         return self._provider.source
 
     async def search(self, query: str, count: int) -> Sequence[Hit]:
-        """Return at most ``count`` results, best first. All texts are plain, bounded and without secrets of the gateway.
-
-        Raises:
-            ToolError: the provider failed, or its key is missing. The message says what to do.
-        """
+        """Return at most ``count`` results, best first. All texts are plain, bounded and without secrets of the gateway. Raise
+        ``ToolError`` if the provider failed, or its key is missing. The message says what to do."""
         key = await self._read_key()
         hits = await self._provider.search(query, count, key)
         secrets = SecretSet((key,) if key else (), ())

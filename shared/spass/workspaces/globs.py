@@ -11,7 +11,7 @@ expression with several stars could take time that is exponential in their numbe
 import re
 import unicodedata
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from spass.workspaces.paths import MAX_PATH_BYTES, has_invisible, show
 
@@ -24,17 +24,14 @@ _MAX_FOLLOWING: Final = 256
 _SYMBOL: Final = re.compile(r"(?<![^/])\*\*/|\*\*|\*|[^*]", re.DOTALL)
 
 
-class _Node:
+class _Node(NamedTuple):
     """A state of the automaton, with the nodes that follow it. ``decided`` is the answer for every path that reaches the node, if
     there is one; else ``matches`` is the answer for a path that ends here."""
 
-    __slots__ = ("decided", "following", "matches", "positions")
-
-    def __init__(self, positions: int, *, decided: bool | None, matches: bool) -> None:
-        self.positions: Final = positions
-        self.decided: Final = decided
-        self.matches: Final = matches
-        self.following: Final[dict[str, _Node]] = {}
+    positions: int
+    decided: bool | None
+    matches: bool
+    following: "dict[str, _Node]"
 
 
 class Globs:
@@ -168,7 +165,8 @@ class Globs:
             decided = False
         elif not can_exclude and positions & self._all_below[True]:
             decided = True
-        return _Node(positions, decided=decided, matches=bool(positions & self._ends[True] and not positions & self._ends[False]))
+        matches = bool(positions & self._ends[True] and not positions & self._ends[False])
+        return _Node(positions, decided, matches, {})
 
 
 def _check_pattern(pattern: str) -> None:

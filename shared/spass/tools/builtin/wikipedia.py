@@ -12,7 +12,7 @@ from spass.calls.scope import Scope
 from spass.core.messages import Json
 from spass.redaction.text import redact_provider_text
 from spass.tools.base import Tool, ToolError
-from spass.tools.http import AnswerTooLong, ToolAnswer, plain_text, send, user_agent
+from spass.tools.http import AnswerTooLong, ServerAnswer, plain_text, send, user_agent
 
 Language: TypeAlias = Annotated[
     str,
@@ -163,7 +163,7 @@ def _unreachable(language: str) -> str:
     return f"The {language!r} Wikipedia cannot be reached. Check the language code, or answer without it."
 
 
-def _check_status(response: ToolAnswer, language: str) -> None:
+def _check_status(response: ServerAnswer, language: str) -> None:
     if response.status == 429 or response.status >= 500:
         raise ToolError("Wikipedia is busy at the moment. Try again later, or answer without it.")
     if response.status in (301, 302, 307, 308, 404):
