@@ -46,11 +46,8 @@ class ChildDisk:
         self._free: Final = free_bytes(folder)
 
     def watch_removed_files(self) -> None:
-        """Also count the files that the child removes and still uses. Call this before it gets its first line.
-
-        Raises:
-            ChildFailed: the system does not show what it uses.
-        """
+        """Also count the files that the child removes and still uses. Call this before it gets its first line. Raise ChildFailed
+        if the system does not show what it uses."""
         try:
             for name in ("maps", "fd"):
                 self._lists.append(os.open(f"/proc/{self._process.pid}/{name}", os.O_RDONLY))

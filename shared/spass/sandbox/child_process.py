@@ -99,7 +99,7 @@ class ChildProcess:
                     self._signal_group(signal.SIGCONT)
 
     async def receive(self) -> bytes:
-        """Return the next line. Raise ``ChildFailed`` if there is none, or the child has written more than it may."""
+        """Return the next line. Raise ChildFailed if there is none, or the child has written more than it may."""
         try:
             line = await self._reader.readline()
         except ValueError:
@@ -162,11 +162,7 @@ def start_process(
     command: Sequence[str], folder: Path, environment: Mapping[str, str], *, errors: int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
     """Start a process in a group of its own. It inherits no descriptors, and no variables except ``environment``. ``errors`` is
-    its stderr. asyncio's own subprocesses would need a watcher.
-
-    Raises:
-        ChildFailed: it cannot be started.
-    """
+    its stderr. asyncio's own subprocesses would need a watcher. Raise ChildFailed if it cannot be started."""
     hide_memory()
     try:
         return subprocess.Popen(  # noqa: S603

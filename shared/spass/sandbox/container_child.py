@@ -60,7 +60,7 @@ class ContainerChildren:
         return True
 
     async def start(self, owner_id: str, request: Mapping[str, Json]) -> "ContainerChild":  # noqa: ARG002 (a container is of one turn)
-        """Start a child. See ``Launcher.start``. Raise ``SandboxUnavailable`` if the container has ended."""
+        """Start a child. See ``Launcher.start``. Raise SandboxUnavailable if the container has ended."""
         if self._pipe is None:
             raise SandboxUnavailable("The container of this agent has ended.")
         limits = request["limits"]
@@ -84,18 +84,16 @@ class ContainerChild:
         self._has_ended = False
 
     def send(self, line: Mapping[str, Json]) -> None:
-        """Send a line. See ``Child.send``."""
         if self._has_ended:
             raise ChildFailed(self._fault)
         self._pipe.send({"send": line})
 
     def pause(self) -> None:
-        """Let the child compute nothing. See ``Child.pause``."""
         if not self._has_ended:
             self._pipe.send({"pause": True})
 
     async def receive(self) -> bytes:
-        """Return the next line. See ``Child.receive``. Raise ``SpassError`` if the container failed."""
+        """Return the next line. See ``Child.receive``. Raise SpassError if the container failed."""
         while not self._lines:
             if self._has_ended:
                 raise ChildFailed(self._fault)
@@ -103,7 +101,6 @@ class ContainerChild:
         return self._lines.popleft()
 
     def stop(self, fault: str) -> None:
-        """Kill the child. See ``Child.stop``."""
         self._fault = self._fault or fault
         if not self._has_ended:
             self._pipe.send({"kill": True})
@@ -113,7 +110,6 @@ class ContainerChild:
         return self._seconds
 
     async def close(self) -> None:
-        """Kill the child, and wait until the container says that it has ended. See ``Child.close``."""
         if not self._has_ended:
             self._pipe.send({"kill": True})
         while not self._has_ended:
@@ -173,7 +169,6 @@ class ContainerLauncher:
         return cls(ContainerRunner(timeout=_LIFE_SECONDS, max_concurrent=_MAX_CONTAINERS, runtime=runtime))
 
     async def start(self, owner_id: str, request: Mapping[str, Json]) -> "_ContainedChild":
-        """Start a container with a child. See ``Launcher.start``."""
         children = ContainerChildren()
         try:
             async with AsyncExitStack() as stack:
@@ -193,7 +188,6 @@ class _ContainedChild(OpenChild):
     _has_begun = False
 
     async def receive(self) -> bytes:
-        """Return the next line. See ``Child.receive``."""
         try:
             line = await super().receive()
         except SpassError as error:

@@ -134,7 +134,6 @@ class TurnInterpreter:
                 await self._end_child()
 
     async def close(self) -> None:
-        """End the child. See ``Interpreter.close``."""
         await self._end_child()
 
     async def _converse(self, program: TurnProgram, new: ProgramCell, perform: Perform, slot: "_Slot") -> CellEnd:

@@ -28,11 +28,8 @@ class Child(Protocol):
         ...
 
     def send(self, line: Mapping[str, Json]) -> None:
-        """Send a line to a live child, which goes on if it was paused. The line waits in memory until the child reads it.
-
-        Raises:
-            ChildFailed: the child has ended.
-        """
+        """Send a line to a live child, which goes on if it was paused. The line waits in memory until the child reads it. Raise
+        ChildFailed if the child has ended."""
         ...
 
     def pause(self) -> None:
@@ -40,7 +37,7 @@ class Child(Protocol):
         ...
 
     async def receive(self) -> bytes:
-        """Return the next line. Raise ``ChildFailed`` if there is none, or the child has written more than it may."""
+        """Return the next line. Raise ChildFailed if there is none, or the child has written more than it may."""
         ...
 
     def stop(self, fault: str) -> None:

@@ -39,7 +39,7 @@ class NoSandbox:
         self.unavailable = unavailable
 
     def open(self, tenant_id: str, owner_id: str) -> Interpreter:  # noqa: ARG002
-        """Raise ``SandboxUnavailable``."""
+        """Raise SandboxUnavailable."""
         raise SandboxUnavailable(f"This gateway cannot run code: {self.unavailable}")
 
 
@@ -62,7 +62,6 @@ class LaunchedSandbox:
         return self._create()
 
     def open(self, tenant_id: str, owner_id: str) -> Interpreter:
-        """Return a new interpreter. See ``Sandbox.open``."""
         from spass.sandbox.interpreter import TurnInterpreter
 
         return TurnInterpreter(self._launcher, tenant_id, owner_id)
@@ -89,7 +88,7 @@ def select_sandbox(environment: Mapping[str, str] = os.environ, connect: "Connec
 
 
 def chosen_launcher(environment: Mapping[str, str]) -> str:
-    """Return the value of ``SPASS_SANDBOX``. Raise ``UnknownSandbox`` if it is not one of the names."""
+    """Return the value of ``SPASS_SANDBOX``. Raise UnknownSandbox if it is not one of the names."""
     choice = environment.get(VARIABLE) or _AUTOMATIC
     names = (_AUTOMATIC, *_LAUNCHERS, _NONE)
     if choice not in names:

@@ -67,11 +67,8 @@ _RECORDS: Final[Mapping[str, type[Effect | CellEnd | Diverged]]] = {"effect": Ef
 
 
 def read_line(line: bytes, token: str) -> Line | None:
-    """Return the validated line, or None if it does not begin with ``token``: then code wrote it, which changes nothing.
-
-    Raises:
-        ChildFailed: it is not a line of the protocol, or it says that the child cannot confine itself.
-    """
+    """Return the validated line, or None if it does not begin with ``token``: then code wrote it, which changes nothing. Raise
+    ChildFailed if it is not a line of the protocol, or it says that the child cannot confine itself."""
     prefix, _, text = line.partition(b" ")
     if prefix != token.encode():
         return None

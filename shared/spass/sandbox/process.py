@@ -45,7 +45,6 @@ class ProcessLauncher:
         self._open: Final = OpenChildren(max_open)
 
     async def start(self, owner_id: str, request: Mapping[str, Json]) -> OpenChild:  # noqa: ARG002 (nothing outlives a child)
-        """Start a child. See ``Launcher.start``."""
         try:
             async with AsyncExitStack() as stack:
                 child = start_in_folder(

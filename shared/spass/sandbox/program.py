@@ -32,7 +32,7 @@ _OF_STACK: Final = re.compile(r"\s|Traceback |Node\.js v")
 
 class Program:
     """A running program. Use it as an asynchronous context manager, which kills the process group at the end.
-    Methods raise ``ChildFailed`` if it cannot be started, has written too much, or has failed.
+    Methods raise ChildFailed if it cannot be started, has written too much, or has failed.
 
     ``secrets`` never appear in the message of an error. With ``grace``, the program is asked to end (SIGTERM), and killed after
     this time, in seconds.
@@ -110,11 +110,8 @@ class Program:
         return line
 
     async def wait(self) -> None:
-        """Wait until the program has ended, and kill what is left of its group.
-
-        Raises:
-            ChildFailed: it ended with an exit code other than 0. ``describe`` adds the end of its stderr.
-        """
+        """Wait until the program has ended, and kill what is left of its group. Raise ChildFailed if it ended with an exit code
+        other than 0. ``describe`` adds the end of its stderr."""
         if self._process is None:
             return
         while not self._has_ended():  # noqa: ASYNC110 (no event tells the end of a process without a watcher)

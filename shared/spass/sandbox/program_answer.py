@@ -49,11 +49,8 @@ class AnswerReader:
             self._lines.append(line)
 
     def answer(self) -> dict[str, Json]:
-        """Return the answer. Call this after the last line.
-
-        Raises:
-            ChildFailed: there is none, there are two, or it is not a JSON object.
-        """
+        """Return the answer. Call this after the last line. Raise ChildFailed if there is none, there are two, or it is not a
+        JSON object."""
         if self._fault:
             raise ChildFailed(self._fault)
         if self._answer is None:

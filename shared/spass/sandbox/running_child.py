@@ -46,7 +46,7 @@ class RunningChild:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin_cell(self, cell: Mapping[str, Json]) -> None:
-        """Send the next cell to a live child. Raise ``CellStopped`` if the child has ended."""
+        """Send the next cell to a live child. Raise CellStopped if the child has ended."""
         self.end_replayed_cell()
         self.send({"cell": dict(cell)})
 
@@ -57,7 +57,7 @@ class RunningChild:
         self._wall = 0.0
 
     def send(self, line: Mapping[str, Json]) -> None:
-        """Send a line to a live child. Raise ``CellStopped`` if the child has ended."""
+        """Send a line to a live child. Raise CellStopped if the child has ended."""
         try:
             self.child.send(line)
         except ChildFailed as failure:

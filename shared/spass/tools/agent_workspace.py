@@ -30,7 +30,7 @@ class AgentWorkspace:
 
     @classmethod
     def open(cls, scope: Scope, grants: Grants, workspaces: "Workspaces") -> Self:
-        """Return the workspace of the turn. Raise ``ToolError`` if the agent has none."""
+        """Return the workspace of the turn. Raise ToolError if the agent has none."""
         if grants.workspace is None:
             raise ToolError("This tool needs an agent with a workspace. Answer without it.", code=TOOL_UNAVAILABLE)
         return cls(scope, grants, workspaces.open(scope.store, grants.workspace))

@@ -185,11 +185,8 @@ class InvalidArguments(ToolError):
 
 
 def parse_arguments(text: str) -> Mapping[str, Json]:
-    """Return the JSON object in ``text``. Read an empty text as ``{}``: some models send it for a tool without arguments.
-
-    Raises:
-        InvalidArguments: the text is too long, too deep, or not a JSON object that ``read_object`` accepts.
-    """
+    """Return the JSON object in ``text``. Read an empty text as ``{}``: some models send it for a tool without arguments. Raise
+    InvalidArguments if the text is too long, too deep, or not a JSON object that ``read_object`` accepts."""
     if len(text) > MAX_ARGUMENTS_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_ARGUMENTS_BYTES:
         raise InvalidArguments(f"The arguments are longer than {MAX_ARGUMENTS_BYTES} bytes. Send less in one call.")
     if not text.strip():

@@ -126,11 +126,7 @@ class ConfirmTokens:
 
     async def issue(self, scope: Scope, operation: ConfirmedOperation, state: str = "") -> str:
         """Return a token with which this caller may execute ``operation`` once, while the previewed data has the entity tag
-        ``state``.
-
-        Raises:
-            StorageUnavailable: the tenant's key could not be read.
-        """
+        ``state``. Raise StorageUnavailable if the tenant's key could not be read."""
         expires_at = self._clock() + CONFIRM_SECONDS
         head = expires_at.to_bytes(_EXPIRY_BYTES, "big") + os.urandom(_NONCE_BYTES) + _digest(state)
         return await self._append_tag(scope, operation, head)

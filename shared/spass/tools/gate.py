@@ -40,11 +40,8 @@ class Preview:
 
 
 def check_can_wait(scope: Scope) -> CurrentSession:
-    """Return the session in which a call can wait for a person. Call this before any work.
-
-    Raises:
-        ToolError: there is none, so no person could decide.
-    """
+    """Return the session in which a call can wait for a person. Call this before any work. Raise ToolError if there is none, so
+    no person could decide."""
     session = scope.current_session
     if session is None or session.turn_id is None:
         raise ToolError(

@@ -52,7 +52,7 @@ class SearchProvider(Protocol):
     source: ClassVar[str]
 
     async def search(self, query: str, count: int, key: str | None, /) -> Sequence[Hit]:
-        """Return about ``count`` pages, best first. Raise ``ToolError`` if the provider failed. The message says what to do."""
+        """Return about ``count`` pages, best first. Raise ToolError if the provider failed. The message says what to do."""
         ...
 
 

@@ -102,10 +102,7 @@ class Toolbox:
         turn: ToolTurn = NO_TURN,
     ) -> ToolOutcome:
         """Run ``call`` as a model wrote it. Treat tools outside ``allowed`` as unknown. Return a model's mistake as a result.
-
-        Raises:
-            StorageUnavailable, Internal: the turn cannot continue.
-        """
+        Raise StorageUnavailable or Internal if the turn cannot continue."""
         tools = self._open(turn, allowed)
         recorder = Recorder(scope, CallKind.TOOL, tool=call.name if tools.source(call.name) else None)
         prepare = partial(tools.call, scope, call.name, call.arguments)

@@ -183,11 +183,7 @@ def gateway_toolsets(services: ToolServices, turn: ToolTurn) -> Sequence[Toolset
 
 
 def require_memory(memory: "Memory | None") -> "Memory":
-    """Return the memory of the operator whose turn it is.
-
-    Raises:
-        ToolError: the call is not made in the turn of an operator.
-    """
+    """Return the memory of the operator whose turn it is. Raise ToolError if the call is not made in the turn of an operator."""
     if memory is None:
         raise ToolError("This tool needs an operator, and none runs here. Answer without it.", code=NO_OPERATOR)
     return memory

@@ -101,11 +101,8 @@ class TurnTools:
         return tuple(spec for name in names for spec in self._require(name).specs(scope, [name]))
 
     def call(self, scope: Scope, name: str, arguments: Mapping[str, Json] | str) -> ReadyCall:
-        """Return a call of the tool ``name``. The ``arguments`` may be the text of a model.
-
-        Raises:
-            ToolNotFound, AdminRequired, InvalidArguments: there can be no such call.
-        """
+        """Return a call of the tool ``name``. The ``arguments`` may be the text of a model. Raise ToolNotFound, AdminRequired
+        or InvalidArguments if there can be no such call."""
         source = self._require(name)
         call = source.call(scope, name, parse_arguments(arguments) if isinstance(arguments, str) else arguments)
         if isinstance(call, BoundTool) and isinstance(call.tool, TwoStepTool):

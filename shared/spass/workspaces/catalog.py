@@ -36,11 +36,7 @@ async def read_workspaces(store: TenantStore, cursor: str | None, limit: int) ->
 
 
 async def read_versions(store: TenantStore, workspace_id: WorkspaceId, cursor: str | None, limit: int) -> VersionPage:
-    """Return up to ``limit`` versions, newest first.
-
-    Raises:
-        WorkspaceNotFound: there is no such workspace.
-    """
+    """Return up to ``limit`` versions, newest first. Raise WorkspaceNotFound if there is no such workspace."""
     head = await read_live_head(store, workspace_id)
     owner = f"versions:{store.tenant}:{workspace_id}:{head.generation}"
     after = int(decode_cursor(owner, cursor, _NUMBER)) if cursor is not None else None
@@ -60,11 +56,8 @@ class Listing(NamedTuple):
     depth: int | None
 
     def decode(self, store: TenantStore, cursor: str, version: int | None) -> "Place":
-        """Return the place behind which the page of ``cursor`` begins.
-
-        Raises:
-            InvalidRequest: the cursor is not of this listing, or of another ``version``.
-        """
+        """Return the place behind which the page of ``cursor`` begins. Raise InvalidRequest if the cursor is not of this listing,
+        or of another ``version``."""
         number, _, path = decode_cursor(self._owner(store), cursor, _PLACE).partition("/")
         if version not in (None, int(number)):
             raise cursor_mismatch()

@@ -67,7 +67,7 @@ async def read_head(store: TenantStore, workspace_id: WorkspaceId) -> WorkspaceH
 
 
 async def read_live_head(store: TenantStore, workspace_id: WorkspaceId) -> WorkspaceHead:
-    """Return the head of a workspace that exists. Raise ``WorkspaceNotFound`` if it does not exist."""
+    """Return the head of a workspace that exists. Raise WorkspaceNotFound if it does not exist."""
     head = await read_head(store, workspace_id)
     if not head.exists:
         raise workspace_not_found(workspace_id)

@@ -47,7 +47,7 @@ def encode_pack(name: str, bodies: Iterable[Body]) -> Pack:
 
 
 def decode_body(file: TreeFile, stored: bytes) -> bytes:
-    """Return the body of ``file``, given its bytes in the pack. Raise ``InternalError`` if these are not its bytes."""
+    """Return the body of ``file``, given its bytes in the pack. Raise InternalError if these are not its bytes."""
     try:
         body = zlib.decompress(stored, _RAW_DEFLATE, file.size) if file.is_deflated else stored
     except zlib.error:
@@ -123,7 +123,7 @@ class StoredBody(NamedTuple):
 class WorkspaceObjects:
     """The objects of one generation.
 
-    Methods that read raise ``WorkspaceNotFound`` if the sweep removed the generation in the meantime.
+    Methods that read raise WorkspaceNotFound if the sweep removed the generation in the meantime.
     """
 
     store: TenantStore

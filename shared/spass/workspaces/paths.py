@@ -44,11 +44,8 @@ _SHOWN_CHARACTERS: Final = 120
 
 
 def parse_path(text: str, param: str = "path") -> WorkspacePath:
-    """Return ``text`` as the path of a file.
-
-    Raises:
-        InvalidPath: it is not the one form of a path. ``param`` names the field that is wrong.
-    """
+    """Return ``text`` as the path of a file. Raise InvalidPath if it is not the one form of a path. ``param`` names the field
+    that is wrong."""
     problem = _find_problem(text)
     if problem is None:
         return WorkspacePath(text)

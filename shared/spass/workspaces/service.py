@@ -73,11 +73,7 @@ class Workspace:
         return (await self.read_newest()).at
 
     async def tree(self, version: int | None = None) -> TreeAt:
-        """Return the tree of ``version``, or the newest one.
-
-        Raises:
-            WorkspaceNotFound, VersionNotFound: there is none.
-        """
+        """Return the tree of ``version``, or the newest one. Raise WorkspaceNotFound or VersionNotFound if there is none."""
         if version is None:
             newest = await self.read_newest()
             if not newest.head.exists:
@@ -92,11 +88,7 @@ class Workspace:
         return TreeAt(version, head.generation, await self.objects(head.generation).tree(name))
 
     async def read(self, at: TreeAt, path: WorkspacePath) -> bytes:
-        """Return the body of the file at ``path``.
-
-        Raises:
-            InvalidPath, WorkspaceFileNotFound: there is no such file.
-        """
+        """Return the body of the file at ``path``. Raise InvalidPath or WorkspaceFileNotFound if there is no such file."""
         return await self.objects(at.generation).body(find_file(at, path))
 
     async def read_many(self, at: TreeAt, paths: Iterable[WorkspacePath]) -> Mapping[WorkspacePath, bytes]:
@@ -130,11 +122,8 @@ class Workspace:
         return await swap(self.store, _Commit(self, change, author).attempt, deadline, participant)
 
     async def delete(self, deadline: Deadline, participant: Participant[bool] | None = None) -> bool:
-        """Delete the workspace with all its versions. Return False if there was none.
-
-        Raises:
-            StorageUnavailable: the table does not answer, or the deadline passed among too many other writers.
-        """
+        """Delete the workspace with all its versions. Return False if there was none. Raise StorageUnavailable if the table does
+        not answer, or the deadline passed among too many other writers."""
 
         async def attempt() -> Swap[bool]:
             tenant, head = self.store.tenant, await read_head(self.store, self.id)

@@ -63,11 +63,7 @@ class _Place(NamedTuple):
 
 async def sweep_workspaces(store: TenantStore, now: int, deadline: Deadline) -> WorkspaceSweep:
     """Sweep the workspaces of one tenant at the time ``now`` (seconds since the epoch). Stop at the deadline; the next sweep
-    continues.
-
-    Raises:
-        StorageUnavailable: the table or bucket does not answer. What was removed so far stays removed.
-    """
+    continues. Raise StorageUnavailable if the table or bucket does not answer. What was removed so far stays removed."""
     generations = await _remove_deleted_generations(store, now, deadline)
     orphans = 0
     async for unchecked in _list_unchecked(store, now):

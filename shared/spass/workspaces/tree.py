@@ -204,7 +204,7 @@ def find_file(at: TreeAt, path: WorkspacePath) -> TreeFile:
 
 
 def check_folders_above(at: TreeAt, path: str) -> None:
-    """Check that no file is where ``path`` has a folder. Raise ``InvalidPath`` if a part of the path is a file."""
+    """Check that no file is where ``path`` has a folder. Raise InvalidPath if a part of the path is a file."""
     ends = [end for end, character in enumerate(path) if character == "/"]
     above = next((path[:end] for end in ends if path[:end] in at.tree.files), None)
     if above is not None:

@@ -90,7 +90,7 @@ def encode_contents(files: Sequence[ChangedFile]) -> str | None:
 
 
 async def read_version(store: TenantStore, workspace_id: WorkspaceId, generation: str, number: int) -> Version:
-    """Return a version of the generation. Raise ``VersionNotFound`` if the generation has no such version."""
+    """Return a version of the generation. Raise VersionNotFound if the generation has no such version."""
     item = await store.table.get(workspace_version(store.tenant, workspace_id, generation, number))
     if item is None:
         raise version_not_found(workspace_id, number)

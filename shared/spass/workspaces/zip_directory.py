@@ -59,11 +59,8 @@ class _Directory(NamedTuple):
 
 
 def read_entries(body: bytes) -> Sequence[ZipEntry]:
-    """Return the entries of the archive ``body`` in the order of its directory.
-
-    Raises:
-        InvalidArchive: it is not a whole zip archive and nothing else, or its entries overlap or contradict its directory.
-    """
+    """Return the entries of the archive ``body`` in the order of its directory. Raise InvalidArchive if it is not a whole zip
+    archive and nothing else, or its entries overlap or contradict its directory."""
     directory = _find_directory(body)
     entries: list[ZipEntry] = []
     places: list[tuple[int, int, str]] = []

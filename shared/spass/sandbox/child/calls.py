@@ -85,11 +85,8 @@ def tool_function(effects: Effects, name: str) -> Callable[..., Json]:
 
 
 def answer_text(value: object) -> str:
-    """Return the answer that ``FINAL(value)`` gives: a string as it is, otherwise JSON, otherwise ``str``.
-
-    Raises:
-        ValueError: the answer is too long.
-    """
+    """Return the answer that ``FINAL(value)`` gives: a string as it is, otherwise JSON, otherwise ``str``. Raise ValueError if
+    the answer is too long."""
     if isinstance(value, str):
         text = str.__str__(value)
     else:

@@ -73,11 +73,8 @@ class Effects:
         return self._journal is not None
 
     def perform(self, requests: Sequence[Json], failure: type[RequestFailed]) -> Sequence[Mapping[str, Any]]:
-        """Return the replies to ``requests``, which are performed side by side.
-
-        Raises:
-            RequestFailed: an error of the type ``failure``: nothing was performed, because a limit is reached.
-        """
+        """Return the replies to ``requests``, which are performed side by side. Raise an error of the type ``failure`` if
+        a limit is reached; then nothing was performed."""
         if not self.is_open:
             raise failure("A call is possible only while a cell runs.", "invalid_request")
         text = encode(requests)

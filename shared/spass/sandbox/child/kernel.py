@@ -29,11 +29,8 @@ _syscall: Final = _Function(_ctypes.dlsym(_PROCESS, "syscall"))
 
 
 def system_call(number: int, *arguments: int | bytes | None) -> int:
-    """Make a system call and return its result. The kernel may read ``bytes``, but must not write to them.
-
-    Raises:
-        OSError: the kernel refused it.
-    """
+    """Make a system call and return its result. The kernel may read ``bytes``, but must not write to them. Raise OSError if the
+    kernel refused it."""
     result: int = _syscall(_Long(number), *(_Long(word) if isinstance(word, int) else word for word in arguments))
     if result < 0:
         error = _ctypes.get_errno()

@@ -69,11 +69,8 @@ class ClaudeCode:
         return (node, str(self._folder / _RUNNER))
 
     async def prepare(self) -> None:
-        """Install the runner if it is not complete. Only one process installs at a time; the others wait.
-
-        Raises:
-            KindUnavailable: npm cannot install it. The message says what to do.
-        """
+        """Install the runner if it is not complete. Only one process installs at a time; the others wait. Raise KindUnavailable
+        if npm cannot install it. The message says what to do."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             async with _lock(self._folder.with_suffix(".lock")):

@@ -61,11 +61,8 @@ class ForeignAgents:
         return None
 
     def resolve_workspace(self, workspace: str) -> Path:
-        """Return the folder that ``workspace`` names, without links and ``..``.
-
-        Raises:
-            InvalidRequest: it is not a folder below one of the roots.
-        """
+        """Return the folder that ``workspace`` names, without links and ``..``. Raise InvalidRequest if it is not a folder below
+        one of the roots."""
         if not workspace.strip():
             raise _bad_workspace("This kind works in a folder of the gateway's machine. Name it in params.workspace.")
         if not Path(workspace).is_absolute() or "\0" in workspace:
@@ -138,7 +135,7 @@ class ForeignAgents:
             raise UpstreamError(_sentence(program.name, failure)) from None
 
     def _require(self, spec: ForeignRun) -> str:
-        """Return the interpreter of the runner, or raise ``KindUnavailable``."""
+        """Return the interpreter of the runner, or raise KindUnavailable."""
         program = self._program(spec.runner)
         reason = self.unavailable(spec.runner, spec.api_key)
         found = program.find()[0] if reason is None else None

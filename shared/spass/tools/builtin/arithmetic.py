@@ -39,11 +39,8 @@ class InvalidExpression(Exception):
 
 
 def evaluate(expression: str) -> Number:
-    """Return the value of ``expression``: a fraction if it is exact, else a finite float.
-
-    Raises:
-        InvalidExpression: it is not arithmetic, is too large, or has no real value.
-    """
+    """Return the value of ``expression``: a fraction if it is exact, else a finite float. Raise InvalidExpression if it is not
+    arithmetic, is too large, or has no real value."""
     tree = _parse(expression)
     try:
         return _value(tree, MAX_DEPTH)

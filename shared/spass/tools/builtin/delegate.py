@@ -36,11 +36,7 @@ class Delegates(Protocol):
 
     async def run(self, scope: Scope, grants: Grants, agent: str, task: str) -> Delegation:
         """Let ``agent`` do ``task`` within the call of ``scope`` by an agent with ``grants``. Return what it did. Its calls are
-        forwarded.
-
-        Raises:
-            ToolError, SpassError: the agent cannot run for this caller, or it failed.
-        """
+        forwarded. Raise ToolError or SpassError if the agent cannot run for this caller, or it failed."""
         ...
 
 

@@ -89,7 +89,7 @@ _LINES: Final[TypeAdapter[Line]] = TypeAdapter(Annotated[Line, Field(discriminat
 
 
 def read_line(line: bytes) -> Line:
-    """Return the validated line. Raise ``ChildFailed`` if it is not one of the lines of an edit."""
+    """Return the validated line. Raise ChildFailed if it is not one of the lines of an edit."""
     try:
         return _LINES.validate_json(line)
     except ValidationError:
@@ -115,7 +115,6 @@ class AiderEditor:
         return cls(Path(environment.get("SPASS_EDITOR") or _DEPLOYED))
 
     async def edit(self, request: EditRequest, ask: Ask, may_edit: MayEdit, report: ReportProgress) -> EditResult:
-        """Return what the edit changed. See ``Editor.edit``."""
         if not (self._packages / "aider").is_dir():
             raise ToolError(
                 "The editor is not installed on this gateway. Files can be read, but not edited.", code="tool_unavailable"

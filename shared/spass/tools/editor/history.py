@@ -17,7 +17,7 @@ _VERSION: Final = re.compile(r"v?(?P<number>[1-9]\d{0,8})|(?:HEAD|@)(?P<back>~\d
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The versions up to the newest one, whose tree is ``newest``. Methods raise ``VersionNotFound`` for any other."""
+    """The versions up to the newest one, whose tree is ``newest``. Methods raise VersionNotFound for any other."""
 
     workspace: AgentWorkspace
     newest: TreeAt
@@ -58,7 +58,7 @@ class History:
         return changed_files(await self.tree_before(number), await self.tree(number))
 
     async def version(self, number: int) -> Version:
-        """Return the record of a version. Raise ``VersionNotFound`` if there is none."""
+        """Return the record of a version. Raise VersionNotFound if there is none."""
         return await read_version(self.workspace.stored.store, self.workspace.stored.id, self.newest.generation, number)
 
     async def versions(self, limit: int) -> Sequence[Version]:

@@ -138,11 +138,7 @@ class EditTexts:
 
     def change(self, results: Mapping[str, str], at: TreeAt) -> Change:
         """Return the change from the tree ``at`` to the edited texts ``results``, by name. Texts that the edit may not change are
-        left out.
-
-        Raises:
-            WorkspaceLimit: a text is too long.
-        """
+        left out. Raise WorkspaceLimit if a text is too long."""
         writes: dict[WorkspacePath, bytes | None] = {}
         movable = {seen: text for view in self.views.values() for seen, text in view.movable_lines().items()}
         for name, text in results.items():

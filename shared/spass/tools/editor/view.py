@@ -60,11 +60,8 @@ class FileView:
 
     @classmethod
     def of(cls, body: bytes, model_round_trip: ModelRoundTrip) -> "FileView":
-        """Return the view of a file; ``b""`` for one that does not exist yet.
-
-        Raises:
-            UnicodeDecodeError: the file is not UTF-8.
-        """
+        """Return the view of a file; ``b""`` for one that does not exist yet. Raise UnicodeDecodeError if the file is not
+        UTF-8."""
         text = body.decode()
         bom = _BOM if text.startswith(_BOM) else ""
         lines = text[len(bom) :].splitlines(keepends=True)

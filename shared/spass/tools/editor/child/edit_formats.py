@@ -22,11 +22,8 @@ class _Part(Enum):
 
 
 def check_blocks(answer: str) -> None:
-    """Check that each SEARCH/REPLACE block has its three marks in order.
-
-    Raises:
-        ValueError: a block is not complete, or a line in it looks like one of the marks. Aider would end the block there.
-    """
+    """Check that each SEARCH/REPLACE block has its three marks in order. Raise ValueError if a block is not complete, or a line
+    in it looks like one of the marks. Aider would end the block there."""
     part = _Part.OUTSIDE
     for line in answer.split("\n"):
         text = line.strip()

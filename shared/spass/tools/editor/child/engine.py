@@ -107,7 +107,7 @@ class Confined(Coder):
         return allowed
 
     def permitted(self, edits: Sequence[_BlockEdit]) -> list[_BlockEdit]:
-        """Return the edits of files that the model may change. If there are only others, raise ``ValueError``."""
+        """Return the edits of files that the model may change. If there are only others, raise ValueError."""
         allowed = [edit for edit in edits if self.may_change(edit[0])]
         if edits and not allowed:
             names = ", ".join(self.get_inchat_relative_files())
@@ -156,11 +156,8 @@ _CODERS: Final = {"diff": BlockCoder, "whole": ListingCoder}
 
 
 def edit(edit: Edit, connection: Connection, root: Path) -> Edited:
-    """Let Aider make the edit in the folder ``root``, which does not exist yet.
-
-    Raises:
-        EditFailed: the model's edits could not be applied, also after corrections.
-    """
+    """Let Aider make the edit in the folder ``root``, which does not exist yet. Raise EditFailed if the model's edits could not
+    be applied, also after corrections."""
     utils.IMAGE_EXTENSIONS.clear()  # every file of an edit is text, whatever its name
     editblock_coder.find_similar_lines = _find_similar_lines
     # An edit of another file with a similar name, which is refused, would otherwise change a named one.

@@ -24,7 +24,7 @@ def is_file_name(name: str) -> bool:
 
 
 def write_file(file: Path, body: bytes) -> None:
-    """Write a file and its folders. Raise ``EditFailed`` if the file system refuses the name or the size."""
+    """Write a file and its folders. Raise EditFailed if the file system refuses the name or the size."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(body)
