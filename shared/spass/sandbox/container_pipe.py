@@ -16,7 +16,7 @@ from spass.sandbox.program import Program
 from spass.sandbox.program_answer import EFFECT, AnswerReader
 
 _MAX_DEPTH: Final = 96
-"""Levels of an effect: those of a request, and those around its values."""
+"""Levels of an effect: the levels of a request, and the levels around its values."""
 _NOT_STARTED: Final = 125
 """The exit code of docker and podman when they did not start the container, for example without the image."""
 _MAX_LINES: Final = 200_000

@@ -19,12 +19,12 @@ _LIST: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | getattr(os, "O_NOA
 _REMOVED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """Errors of a folder that is not there any more, or that a file or a link has replaced."""
 _SETTLED_NS: Final = 10**9
-"""Nanoseconds. The clocks of file systems are coarser than that of the process."""
+"""Nanoseconds. File systems have coarser clocks than the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """``size`` is in bytes, and ``files`` counts those of the folder. ``fault`` is a clause that says which bound the child
+    """``size`` is in bytes, and ``files`` counts the files of the folder. ``fault`` is a clause that says which bound the child
     exceeds, or None."""
 
     size: int

@@ -43,7 +43,7 @@ class ProgramCell:
 
 @dataclass(slots=True)
 class TurnProgram:
-    """The cells that a turn has run. ``started`` is in unix seconds; ``variables`` are those of the first cell."""
+    """The cells that a turn has run. ``started`` is in unix seconds; ``variables`` come from the first cell."""
 
     started: float
     variables: Mapping[str, Json]

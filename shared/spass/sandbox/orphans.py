@@ -1,7 +1,7 @@
 """Names of containers that tell who started them, and the removal of those whose process is gone.
 
 A name is ``spass-<host>-<process>-<start of the process>-<random>``. So a process recognizes the containers of its own machine
-whose owner has ended, and never touches those of a living process or of another machine that shares the daemon.
+whose owner has ended, and never touches containers of a living process or of another machine that shares the daemon.
 """
 
 import hashlib

@@ -62,7 +62,7 @@ class Program:
         self._is_at_end = False
 
     async def __aenter__(self) -> Self:
-        """Start the program. It inherits no descriptors, and no variables except those of its environment."""
+        """Start the program. It inherits no descriptors, and no variables except its ``environment``."""
         process = self._process = start_process(self._command, self._folder, self._environment, errors=subprocess.PIPE)
         try:
             loop = asyncio.get_running_loop()
@@ -227,7 +227,7 @@ async def run_child(
     """Run ``command`` in ``folder`` for at most ``timeout`` seconds and return the JSON object that it answers.
 
     The program reads ``request`` as one line of JSON from stdin and writes the answer between ``OUTPUT_START`` and
-    ``OUTPUT_END``. It has the variables of ``environment`` and no others. ``secrets`` and ``grace`` are those of ``Program``.
+    ``OUTPUT_END``. It has the variables of ``environment`` and no others. See ``Program`` for ``secrets`` and ``grace``.
     However this ends, no process of the program's group is left.
 
     Raises:

@@ -103,7 +103,7 @@ class ContainerRunner:
         secrets: Mapping[str, str] | None = None,
     ) -> AsyncIterator[ContainerPipe]:
         """Start a container, send it its payload, and remove it at the end. Containers that wait are served by ``tenant_id`` in
-        turn. The other arguments and the errors are those of ``run``."""
+        turn. See ``run`` for the other arguments and the errors."""
         runtime, resolved = self.check(workspace, mounts)
         given = dict(secrets or {})
         name = new_name()

@@ -1,6 +1,6 @@
 """Tell public addresses from all others, whatever form they have.
 
-The networks are multicast, those of a cloud's own services, and those that are not globally reachable by IANA's registries
+The networks are multicast, a cloud's own services, and networks that are not globally reachable by IANA's registries
 (https://www.iana.org/assignments/iana-ipv4-special-registry and https://www.iana.org/assignments/iana-ipv6-special-registry).
 ``ipaddress.is_global`` differs between versions of Python, and it takes multicast, 6to4 and NAT64 addresses for global ones.
 """
@@ -70,8 +70,8 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 def _embedded_addresses(address: IPv6Address) -> Iterator[IPv4Address]:
-    """Yield the IPv4 addresses in ``address``: that of a mapped, NAT64 (RFC 6052), 6to4 (RFC 3056) or ISATAP address, or those of
-    the server and of the client in a Teredo address (RFC 4380)."""
+    """Yield the IPv4 addresses in ``address``: one in a mapped, NAT64 (RFC 6052), 6to4 (RFC 3056) or ISATAP address; the server
+    and the client in a Teredo address (RFC 4380)."""
     value = int(address)
     if address in _MAPPED or address in _NAT64:
         yield IPv4Address(value & _32_BITS)

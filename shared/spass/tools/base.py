@@ -63,7 +63,7 @@ class Rag:
 @dataclass(frozen=True, slots=True)
 class CallResult:
     """The result of a call with what belongs to it, which no model receives: ``ToolOutcome`` describes the fields. ``code`` is
-    that of the error, if the call failed. ``text`` is the result as compact JSON, if its size was limited already."""
+    the code of the error, if the call failed. ``text`` is the result as compact JSON, if its size was limited already."""
 
     result: Json
     rich: tuple[Json, ...] = ()

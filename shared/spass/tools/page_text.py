@@ -72,7 +72,7 @@ _GAPS: Final = ("", " ", " | ", "\n", "\n\n")
 def page_text(content: bytes, media_type: str, charset: str | None, max_characters: int) -> str:
     """Return the text of a page of ``media_type``, of which at most the first ``max_characters`` are read.
 
-    ``charset`` is that of the header Content-Type, if it names one.
+    ``charset`` comes from the header Content-Type, if it names one.
     """
     is_html = media_type in ("text/html", "application/xhtml+xml")
     is_xml = not is_html and media_type.endswith(("/xml", "+xml"))

@@ -209,7 +209,7 @@ def outcome_of_failure(call: ToolCall, error: BaseException, duration_ms: int) -
 
 
 def waiting_results(outcome: ToolOutcome) -> list[Json]:
-    """Return the results that wait for a person: that of the call itself, or those of the calls within it. A failed call has none
+    """Return the results that wait for a person: of the call itself, or of the calls within it. A failed call has none
     of them."""
     if outcome.approval is not None:
         return [outcome.result]

@@ -63,7 +63,7 @@ def failure(message: str) -> ToolError:
 
 async def _fetch_hits(source: str, request: Awaitable[ServerAnswer], refusals: Mapping[int, str]) -> Sequence[Hit]:
     """Return the hits in the ``results`` that the server of ``source`` answers, each with ``title``, ``url`` and ``content``.
-    Leave out those of another shape. ``refusals`` explains statuses of this provider. The message of an error has neither the
+    Leave out hits of another shape. ``refusals`` explains statuses of this provider. The message of an error has neither the
     server's address nor its words."""
     try:
         answer = await request

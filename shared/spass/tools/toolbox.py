@@ -85,7 +85,7 @@ class Toolbox:
         self._confirm_tokens = ConfirmTokens(clock)
 
     def specs(self, scope: Scope, names: Sequence[str]) -> tuple[ToolSpec, ...]:
-        """Return those of the tools ``names`` that the caller may call, as a model sees them.
+        """Return the tools ``names`` as a model sees them, without tools that the caller may not call.
 
         Raises:
             ToolNotFound: one of the names is unknown.

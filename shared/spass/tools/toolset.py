@@ -1,4 +1,4 @@
-"""Toolsets, the sources of tools, and those of a gateway. A further source of tools is one more toolset here."""
+"""Toolsets, the sources of tools, and the toolsets of a gateway. A further source of tools is one more toolset here."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,7 +95,7 @@ class BoundTool:
 @dataclass(slots=True)
 class ToolClasses:
     """A toolset of ``Tool`` classes, each loaded at its first use. ``open`` returns what the tools need for the call of a scope.
-    ``seconds`` is their time limit, if it is not that of the class."""
+    ``seconds`` is their time limit, if it is not the limit of the class."""
 
     names: Collection[str]
     open: OpenNeeds = lambda _: ()
@@ -128,7 +128,7 @@ def built_in(toolset: str, needs: OpenNeeds = lambda _: (), seconds: float | Non
 
 NO_OPERATOR: Final = "no_operator"
 _READ_AND_COMMIT_SECONDS: Final = 30.0
-"""Seconds of an edit beside those of its editor."""
+"""Seconds that an edit takes besides its editor."""
 
 
 class ToolServices(Protocol):

@@ -97,7 +97,7 @@ class TurnTools:
     record_result: RecordResult | None = None
 
     def specs(self, scope: Scope, names: Sequence[str]) -> tuple[ToolSpec, ...]:
-        """Return those of the tools ``names`` that the caller may call, as a model sees them."""
+        """Return the tools ``names`` as a model sees them, without tools that the caller may not call."""
         return tuple(spec for name in names for spec in self._require(name).specs(scope, [name]))
 
     def call(self, scope: Scope, name: str, arguments: Mapping[str, Json] | str) -> ReadyCall:

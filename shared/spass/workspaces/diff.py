@@ -51,7 +51,7 @@ class DiffLimit:
     """The bytes and the steps that are left for the diffs of one answer.
 
     ``file_bytes`` bounds the unified diff of one file, and ``text_bytes`` the file. Without steps, or with too many lines, a file
-    gets no unified diff, and its counts are those of one change that holds all others.
+    gets no unified diff, and is counted as one change that holds all others.
     """
 
     bytes_left: int = MAX_DIFF_BYTES

@@ -45,13 +45,13 @@ class Globs:
         self._size = 0
         self._start = 0
         self._stay_at_slash = 0  # the positions of "**"
-        self._stay_at_others = 0  # those of "*" and "**"
+        self._stay_at_others = 0  # the positions of "*" and "**"
         self._literals: dict[str, int] = {}
         self._skip_one = 0  # positions from which the next one is reached without a character
         self._skip_three = 0  # positions before "**/", which takes three
         self._ends = {True: 0, False: 0}  # of the patterns that include (True) and exclude (False)
         self._alive = {True: 0, False: 0}  # their positions other than ends
-        self._all_below = {True: 0, False: 0}  # those of their "**" at the end
+        self._all_below = {True: 0, False: 0}  # the positions of their "**" at the end
         for pattern in self.patterns:
             self._add(pattern.removeprefix("!"), includes=not pattern.startswith("!"))
         self._nodes: dict[int, _Node] = {}

@@ -101,8 +101,8 @@ async def _remove_versions(store: TenantStore, workspace_id: WorkspaceId, genera
 
 
 async def _list_unchecked(store: TenantStore, now: int) -> AsyncIterator[Sequence[_Place]]:
-    """Yield the objects of each workspace that may be orphans: those of the live generation that are a day old and not checked
-    yet, and those of other generations that are an hour old."""
+    """Yield the objects of each workspace that may be orphans: in the live generation if they are a day old and not checked
+    yet, in other generations if they are an hour old."""
     found: list[_Place] = []
     workspace_id, head = None, WorkspaceHead()
     async for key, modified in store.objects.list_objects(FOLDER):
@@ -138,7 +138,7 @@ async def _remove_orphans(store: TenantStore, unchecked: Sequence[_Place], until
 
 
 async def _choose_orphans(store: TenantStore, workspace_id: WorkspaceId, places: Sequence[_Place]) -> Sequence[_Place]:
-    """Return the objects that no version of the workspace names, without those of a deleted generation that waits for its end."""
+    """Return the objects that no version of the workspace names, except in a deleted generation that waits for its end."""
     orphans: list[_Place] = []
     live = (await read_head(store, workspace_id)).generation
     for generation in {place.generation for place in places}:

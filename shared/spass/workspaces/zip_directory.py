@@ -33,8 +33,8 @@ _UTF_8: Final = 0x800
 class ZipEntry(NamedTuple):
     """One entry. ``data`` is its compressed content.
 
-    ``crc32`` and ``size`` are those of the content, as the directory claims them. ``flags`` are those of the directory and of the
-    entry's header. The meaning of ``attributes`` depends on the ``system`` that wrote the archive.
+    ``crc32`` and ``size`` describe the content, as the directory claims. ``flags`` are set in the directory or in the entry's
+    header. The meaning of ``attributes`` depends on the ``system`` that wrote the archive.
     """
 
     raw_name: bytes

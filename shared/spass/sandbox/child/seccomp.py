@@ -20,7 +20,7 @@ _SET_MODE_FILTER: Final = 1
 _ALL_THREADS: Final = 1
 
 _X32_CALLS: Final = 0x40000000
-"""On x86-64, calls with this number and above are those of 32-bit programs in 64-bit mode."""
+"""On x86-64, 32-bit programs in 64-bit mode make the calls with this number and above."""
 
 ALLOW: Final = 0x7FFF0000
 KILL: Final = 0x80000000

@@ -72,7 +72,7 @@ def run(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def last_message(events: Sequence[Any]) -> str:
-    """Return what the agent said last: its message, or that of its call of the tool ``finish``."""
+    """Return what the agent said last: its message, or the message of its call of ``finish``."""
     for event in reversed(events):
         if getattr(event, "source", None) != "agent":
             continue

@@ -58,7 +58,7 @@ def _adopt_orphans() -> None:
 
 
 def _kill_children() -> None:
-    """Kill the processes below this one. The children of a killed process become those of this one, which are killed next."""
+    """Kill the processes below this one. The children of a killed process become children of this one, which are killed next."""
     give_up = time.monotonic() + _KILL_SECONDS
     while time.monotonic() < give_up:
         for child in _children():

@@ -41,7 +41,7 @@ class Delegates(Protocol):
 
 
 MAX_DELEGATIONS: Final = 8
-"""Delegates of one turn, those of delegates included."""
+"""Delegates of one turn, including the delegates of its delegates."""
 
 _ROOM_FOR_THE_REST: Final = 1024  # bytes of the other fields
 _NOTE: Final = " […] The answer was too long. This is its beginning."

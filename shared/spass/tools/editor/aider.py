@@ -111,7 +111,7 @@ class AiderEditor:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "AiderEditor":
-        """Return the editor whose packages are in the folder ``SPASS_EDITOR``, by default that of a deployment."""
+        """Return the editor whose packages are in the folder ``SPASS_EDITOR``, by default the folder of a deployment."""
         return cls(Path(environment.get("SPASS_EDITOR") or _DEPLOYED))
 
     async def edit(self, request: EditRequest, ask: Ask, may_edit: MayEdit, report: ReportProgress) -> EditResult:
@@ -194,7 +194,7 @@ class _Edit:
                     return self._check(result)
 
     def _check(self, result: Result) -> EditResult:
-        """Return the texts that differ from those of the request."""
+        """Return the texts that the edit changed."""
         named = {*self._request.files, *self._request.create}
         for path in result.files:
             if path not in named and not self._may_create(path):

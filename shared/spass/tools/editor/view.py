@@ -71,7 +71,7 @@ class FileView:
         return cls(body, [Line(text, line[len(text) :], shown) for line, text, shown in parts], bom)
 
     def restore(self, result: str, movable_lines: Mapping[str, str]) -> bytes:
-        """Return the file after an edit that made ``result`` of the view. ``movable_lines`` are those of all views of the edit:
+        """Return the file after an edit that made ``result`` of the view. ``movable_lines`` come from all views of the edit:
         lines may have moved here from another file."""
         if result == self.text:
             return self.body
@@ -114,7 +114,7 @@ class _Restoration:
             yield end
 
     def _restored_lines(self) -> Iterator[tuple[str, str]]:
-        """Yield the text and the end of each line. An empty end means that of the line before."""
+        """Yield the text and the end of each line. An empty end means the end of the line before."""
         moved = self._moved_lines()
         changed: dict[int, tuple[str, str]] = {}
         for gap in gaps(self._kept, len(self._old)):
