@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import anyio.to_thread
 
@@ -32,16 +33,11 @@ from spass.workspaces.tree import EMPTY_TREE, Tree, TreeAt, TreeFile, encode_tre
 from spass.workspaces.versions import Version, encode_contents, read_version, version_put
 
 
-@dataclass(frozen=True, slots=True)
-class _Newest:
+class _Newest(NamedTuple):
     """The head of a workspace and its tree. The tree of a workspace that does not exist is empty."""
 
     head: WorkspaceHead
-    tree: Tree
-
-    @property
-    def at(self) -> TreeAt:
-        return TreeAt(self.head.version, self.head.generation, self.tree)
+    at: TreeAt
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +57,9 @@ class Workspace:
         """Return the newest version."""
         while True:
             head = await read_head(self.store, self.id)
-            if not head.exists:
-                return _Newest(head, EMPTY_TREE)
             try:
-                return _Newest(head, await self.objects(head.generation).tree(head.tree))
+                tree = await self.objects(head.generation).tree(head.tree) if head.exists else EMPTY_TREE
+                return _Newest(head, TreeAt(head.version, head.generation, tree))
             except WorkspaceNotFound:  # deleted and swept since the head was read
                 continue
 
@@ -187,9 +182,9 @@ class _Commit:
             unchanged = Committed(None, head.version, head.generation, ())
             return Swap(unchanged, unchanged_check(tenant, workspace_id, head))
         objects = self.workspace.objects(head.generation or self._new_generation)
-        check_result(newest.tree, plan)
-        pack = await self._encode_bodies(objects, head, plan, newest.tree)
-        tree = plan.apply(newest.tree, pack.files if pack else {})
+        check_result(newest.at.tree, plan)
+        pack = await self._encode_bodies(objects, head, plan, newest.at.tree)
+        tree = plan.apply(newest.at.tree, pack.files if pack else {})
         name = object_name(head.version + 1, "tree")
         await asyncio.gather(self._put_pack(objects, head, pack), self._put_tree(objects, name, tree))
         at = timestamp(self.workspace.clock())

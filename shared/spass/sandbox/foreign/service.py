@@ -48,17 +48,7 @@ class ForeignAgents:
 
     def unavailable(self, runner: ForeignRunner, api_key: str = "") -> str | None:
         """Return why ``runner`` cannot run, for people, with the command that helps, or None if it can. Nothing is installed."""
-        if self._roots is None:
-            return _NO_ROOTS
-        program = self._program(runner)
-        found, reason = program.find()
-        if found is None:
-            return reason
-        if not self._key(program, api_key):
-            return (
-                f"{program.key_variable} is not set. Run: export {program.key_variable}=…, or write it to .env, and start again"
-            )
-        return None
+        return self._find(runner, api_key)[1] or None
 
     def resolve_workspace(self, workspace: str) -> Path:
         """Return the folder that ``workspace`` names, without links and ``..``. Raise InvalidRequest if it is not a folder below
@@ -136,12 +126,21 @@ class ForeignAgents:
 
     def _require(self, spec: ForeignRun) -> str:
         """Return the interpreter of the runner, or raise KindUnavailable."""
-        program = self._program(spec.runner)
-        reason = self.unavailable(spec.runner, spec.api_key)
-        found = program.find()[0] if reason is None else None
-        if found is None:
-            raise KindUnavailable(f"This gateway cannot run {program.name}: {reason}")
+        found, reason = self._find(spec.runner, spec.api_key)
+        if reason:
+            raise KindUnavailable(f"This gateway cannot run {self._program(spec.runner).name}: {reason}")
         return found
+
+    def _find(self, runner: ForeignRunner, api_key: str) -> tuple[str, str]:
+        """Return the interpreter of the runner and an empty reason, or the reason why it cannot run."""
+        if self._roots is None:
+            return "", _NO_ROOTS
+        program = self._program(runner)
+        found, reason = program.find()
+        if found is not None and not self._key(program, api_key):
+            name = program.key_variable
+            reason = f"{name} is not set. Run: export {name}=…, or write it to .env, and start again"
+        return found or "", reason
 
     def _program(self, runner: ForeignRunner) -> OpenHands | ClaudeCode:
         return self._openhands if runner == "openhands" else self._claude_code
