@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class AwsJobs(TenantJobs):
     """Send jobs of one tenant."""
 
