@@ -5,8 +5,7 @@ again, even if they were written late, or are removed late.
 """
 
 from dataclasses import dataclass
-from enum import Enum
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final
 
 from spass.core.codec import AsJson
 from spass.core.ids import AgentName, Operator, SessionId, new_id
@@ -18,17 +17,9 @@ from spass.store.codec import decode
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Equals, Put, Update, Value
 
+_NOTES_PER_BATCH: Final = 50
 STATE_KEY: Final = "state"
 """The key under which a model stores the operator's state, and under which the state is recalled."""
-
-
-class _Unchanged(Enum):
-    UNCHANGED = "unchanged"
-
-
-Unchanged: TypeAlias = Literal[_Unchanged.UNCHANGED]
-UNCHANGED: Final = _Unchanged.UNCHANGED
-"""The value of a state that an update does not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +69,24 @@ def state_update(
     operator: Operator,
     session_before: SessionId,
     session: SessionId,
-    state: Json | Unchanged,
+    state: Json,
     at: Timestamp,
     *,
     agent: AgentName | None = None,
 ) -> Update:
-    """Return the write of the next ``state`` and ``session``. With ``agent``, the session is filed under it.
+    """Return the write of the next ``session`` and ``state``. None leaves the state as it is. With ``agent``, the session is
+    filed under it.
 
     The condition fails if the operator was forgotten, or does not point to ``session_before`` any more. So a late commit never
     brings a forgotten operator back.
     """
     changed: dict[str, Value] = {"session": session, "updated_at": at}
-    if state is not UNCHANGED:
+    if state is not None:
         changed["state"] = replace_surrogates(dump(state))
     if agent is not None:
         changed["agent"] = agent
     key = keys.operator_state(store.tenant, operator.user, operator.id)
     return Update(key, set=changed, add={"version": 1}, when=Equals("session", session_before))
-
-
-_NOTES_PER_BATCH: Final = 50
 
 
 async def remove_garbage(store: TenantStore, operator: Operator) -> bool:

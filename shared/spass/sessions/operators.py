@@ -12,7 +12,7 @@ from spass.core.ids import Operator, SessionId
 from spass.core.memory import MemoryOfTurn
 from spass.core.messages import FinishReason, Json
 from spass.core.run_result import RunResult
-from spass.memory.state import STATE_KEY, UNCHANGED, Unchanged, read_state, state_creation, state_update
+from spass.memory.state import STATE_KEY, read_state, state_creation, state_update
 from spass.sessions.opening import Opening
 from spass.sessions.session import Session
 from spass.store.tenant_store import TenantStore
@@ -35,11 +35,9 @@ class OperatorPointer:
     def point_to(self, session: Session) -> Write:
         if self.session is None:
             return state_creation(self.store, self.operator, session.id, session.agent, session.created_at)
-        return state_update(
-            self.store, self.operator, self.session, session.id, UNCHANGED, session.created_at, agent=session.agent
-        )
+        return state_update(self.store, self.operator, self.session, session.id, None, session.created_at, agent=session.agent)
 
-    def update(self, outcome: RunResult, state: Json | Unchanged) -> Write:
+    def update(self, outcome: RunResult, state: Json) -> Write:
         """Return the write for the commit of a turn: the operator points to the turn's session and has the next ``state``."""
         session = outcome.session_id
         if self.session is None or session is None:
@@ -50,7 +48,7 @@ class OperatorPointer:
 @dataclass(frozen=True, slots=True)
 class OperatorCommit:
     """The session and the next state of an operator, which join the commit of its turn. Without a ``memory``, the state stays.
-    ``message`` is that of the turn."""
+    ``message`` is the turn's."""
 
     pointer: OperatorPointer
     memory: MemoryOfTurn | None
@@ -58,7 +56,7 @@ class OperatorCommit:
 
     async def writes(self, outcome: RunResult) -> Sequence[Write]:
         """Return the write of the operator's item."""
-        state = _next_state(self.memory.next_state, self.message, outcome) if self.memory is not None else UNCHANGED
+        state = _next_state(self.memory.next_state, self.message, outcome) if self.memory is not None else None
         return [self.pointer.update(outcome, state)]
 
 

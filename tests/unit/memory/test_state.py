@@ -5,7 +5,7 @@ import pytest
 from spass.core.ids import AgentName, Operator, OperatorId, SessionId, TenantId, UserId
 from spass.core.messages import Json
 from spass.core.time import Timestamp
-from spass.memory.state import UNCHANGED, read_state, state_creation, state_text, state_update
+from spass.memory.state import read_state, state_creation, state_text, state_update
 from spass.store.table import ConditionFailed
 from spass.store.tenant_store import TenantStore
 from tests.unit.calls.scripted_provider import memory_store
@@ -61,7 +61,7 @@ async def test_a_state_is_read_as_it_was_written(store: TenantStore, state: Json
 async def test_a_move_to_another_session_keeps_the_state(store: TenantStore) -> None:
     await store.table.write(state_creation(store, NEWS, ONE, READER, AT))
     await store.table.write(state_update(store, NEWS, ONE, ONE, "kept", AT))
-    await store.table.write(state_update(store, NEWS, ONE, TWO, UNCHANGED, LATER, agent=WRITER))
+    await store.table.write(state_update(store, NEWS, ONE, TWO, None, LATER, agent=WRITER))
     stored = await read_state(store, NEWS)
     assert stored is not None
     assert (stored.session, stored.agent, stored.state) == (TWO, WRITER, "kept")
