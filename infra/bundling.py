@@ -13,10 +13,11 @@ from typing import Final
 
 from packaging.requirements import Requirement
 
+from infra import byte_code
 from infra.interpreter import find_interpreter
 
 # Part of the hash of every asset. Increase it when a change of this file builds something else from the same inputs.
-RECIPE_VERSION: Final = "2"
+RECIPE_VERSION: Final = "3"
 
 # tokenizers requires huggingface-hub, to download tokenizers from a hub, which the gateway never does. Only huggingface-hub needs
 # the other packages. A test compares the installed packages with those that the functions import.
@@ -108,7 +109,7 @@ def function_code(
     target = output / start_script.name
     shutil.copyfile(start_script, target)
     target.chmod(0o755)
-    _compile(output, compiler)
+    _compile_expanded(output, compiler)
 
 
 def page(output: Path, root: Path) -> None:
@@ -255,15 +256,31 @@ def _pip(target: Path, requirements: Path, *arguments: str) -> None:
 
 def _compile(folder: Path, compiler: Path | None) -> None:
     """Add byte code for every module. The folders of a function are read-only, so each cold start would compile the modules."""
-    if compiler is None:
-        return
     # Packing and unpacking an asset changes the files' times, so the byte code must not depend on them.
-    command = [str(compiler), "-I", "-m", "compileall", "-q", "-j", "0", "--invalidation-mode", "unchecked-hash"]
+    arguments = ["-q", "-j", "0", "--invalidation-mode", "unchecked-hash", "-s", str(folder), str(folder)]
+    _run_compiler(compiler, "-I", "-m", "compileall", *arguments)
+
+
+def _compile_expanded(folder: Path, compiler: Path | None) -> None:
+    """Add byte code for every module, in which the methods of dataclasses are written out: a start would generate each again."""
+    sys.stderr.write(_run_compiler(compiler, "-E", "-s", "-m", byte_code.__name__, str(folder)))
+
+
+def _run_compiler(compiler: Path | None, *arguments: str) -> str:
+    """Run the interpreter that compiles, if there is one, and return what it prints.
+
+    Raises:
+        BundlingFailed: a file does not compile.
+    """
+    if compiler is None:
+        return ""
+    command, root = [str(compiler), *arguments], Path(__file__).parents[1]
     result = subprocess.run(  # noqa: S603
-        [*command, "-s", str(folder), str(folder)], check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, cwd=root, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     if result.returncode:
         raise BundlingFailed(f"{compiler} could not compile every module:\n{result.stdout}")
+    return result.stdout
 
 
 def _ignore_except(suffix: str, excluded: Collection[Path] = ()) -> Callable[[str, list[str]], list[str]]:

@@ -14,7 +14,7 @@ from aws_cdk import AssetHashType, Aws, BundlingOptions, DockerImage, ILocalBund
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
-from infra import bundling
+from infra import bundling, byte_code
 from infra.config_files import ROOT, agents_folder, gateway_file
 
 ARCHITECTURE: Final = lambda_.Architecture.ARM_64
@@ -91,13 +91,14 @@ def function_code(scope: Construct, *, page: bool = False) -> lambda_.AssetCode:
     files = (path for source in SOURCES for path in source.rglob("*.py"))
     deployed = (path for path in files if not any(path.is_relative_to(folder) for folder in EXCLUDED))
     page_sources = [*_PAGE_BUILD, *(ROOT / "ui").iterdir()] if page else []
+    compiler_sources = Path(byte_code.__file__).parent.glob("*.py")
 
     def build(output: Path, compiler: Path | None) -> None:
         bundling.function_code(output, sources=SOURCES, excluded=EXCLUDED, start_script=START_SCRIPT, compiler=compiler)
         if page:
             bundling.page(output, ROOT)
 
-    return _compiled_asset(scope, [START_SCRIPT, *deployed, *page_sources], build)
+    return _compiled_asset(scope, [START_SCRIPT, *deployed, *page_sources, *compiler_sources], build)
 
 
 def sandbox_code(scope: Construct) -> lambda_.AssetCode:
