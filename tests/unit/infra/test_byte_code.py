@@ -101,7 +101,7 @@ def library(interpreter: Path, tmp_path_factory: pytest.TempPathFactory) -> Comp
     return compile_and_compare(folder, sorted(names - IMPORTED_ELSEWHERE), interpreter)
 
 
-def test_every_dataclass_of_the_library_and_of_the_functions_is_as_dataclasses_builds_it(library: Compiled) -> None:
+def test_every_dataclass_of_the_code_is_as_dataclasses_builds_it(library: Compiled) -> None:
     decorated = [
         _EXPANDABLE.findall(file.read_text())
         for source in ("shared/spass", "functions")
