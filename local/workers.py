@@ -29,8 +29,7 @@ from spass.core.messages import Json
 from spass.core.time import Deadline
 from spass.redaction.log import failure_line, write_line
 from spass.web.services import Services
-from spass.web.startup import FunctionFailed
-from spass.web.worker_function import EventHandler, WorkerFunction
+from spass.web.startup import EventHandler, FunctionFailed, WorkerFunction
 
 _PREFIX: Final = "spass-local-"  # of the functions' names in local/template.json
 _MARGIN_SECONDS: Final = 30.0  # before a worker's timeout, reserved for a clean end

@@ -7,7 +7,7 @@ from spass.core.ids import JobId, TenantId
 from spass.core.messages import Json
 from spass.core.time import Deadline
 from spass.web.services import Services
-from spass.web.worker_function import worker_handler
+from spass.web.startup import worker_handler
 
 
 async def work(services: Services, event: Mapping[str, Any], deadline: Deadline) -> Json:

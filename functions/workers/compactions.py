@@ -9,7 +9,7 @@ from spass.core.time import Deadline
 from spass.jobs.compactions import start_compaction
 from spass.jobs.dispatch import Dispatcher
 from spass.web.services import Services
-from spass.web.worker_function import worker_handler
+from spass.web.startup import worker_handler
 
 
 async def work(services: Services, event: Mapping[str, Any], deadline: Deadline) -> Json:

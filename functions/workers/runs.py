@@ -12,7 +12,7 @@ from spass.jobs.runs import runs_handler
 from spass.redaction.log import failure_line, write_line
 from spass.web.errors import envelope
 from spass.web.services import Services
-from spass.web.worker_function import worker_handler
+from spass.web.startup import worker_handler
 
 
 async def work(services: Services, event: Mapping[str, Any], deadline: Deadline) -> Json:

@@ -15,7 +15,7 @@ from spass.redaction.log import failure_line, write_line
 from spass.sessions.compaction.job import repair_places as repair_compactions
 from spass.sessions.sweep import sweep_bodies
 from spass.web.services import Services
-from spass.web.worker_function import worker_handler
+from spass.web.startup import worker_handler
 from spass.workspaces.sweep import sweep_workspaces
 
 _HOUR_OF_CODE: Final = 3  # UTC

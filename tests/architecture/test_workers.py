@@ -10,7 +10,7 @@ import pytest
 from infra.workers import WORKERS, Worker
 from spass.core.jobs import MAX_RECEIVES
 from spass.sessions.compaction.job import JOB_SECONDS
-from spass.web.worker_function import WorkerFunction
+from spass.web.startup import WorkerFunction
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED_FUNCTION = "shared"  # the Lambda that serves several routes; it is not a worker

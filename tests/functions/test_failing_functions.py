@@ -18,8 +18,7 @@ from spass.core.messages import Json
 from spass.core.time import Deadline
 from spass.web.http_function import lambda_handler
 from spass.web.services import Services
-from spass.web.startup import FunctionFailed
-from spass.web.worker_function import WorkerFunction, worker_handler
+from spass.web.startup import FunctionFailed, WorkerFunction, worker_handler
 from tests.functions.gateway import CONFIG, write_operators_files
 from tests.unit.calls.planted_secrets import BY_FORMAT, SECRETS, leaked_kinds
 
@@ -77,7 +76,7 @@ def test_the_runtime_gets_only_the_type_of_the_error(
         assert not leaked_kinds(raised.value.msg, SECRETS)
         line = read_log_line(capsys)
         assert (line["event"], line["level"], line["exception"]) == ("function_failed", "error", kind)
-        assert line["where"].startswith("spass.web.worker_function:")
+        assert line["where"].startswith("spass.web.startup:")
 
 
 def test_a_runtime_without_fault_exceptions_gets_only_the_type(

@@ -17,7 +17,7 @@ from spass.jobs.background import background_handler
 from spass.models.errors import BackendUnavailable
 from spass.rag.ingest.lease import IngestSettings
 from spass.testing.event_log import EventLog
-from spass.web.worker_function import WorkerFunction, worker_handler
+from spass.web.startup import WorkerFunction, worker_handler
 from tests.functions.gateway import BUCKET, Gateway
 
 pytestmark = pytest.mark.moto

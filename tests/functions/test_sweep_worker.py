@@ -20,7 +20,7 @@ from spass.core.ids import TenantId, WorkspaceId
 from spass.core.jobs import WorkKind
 from spass.core.time import Deadline
 from spass.rag.write.sweep import GARBAGE_SECONDS
-from spass.web.worker_function import WorkerFunction, worker_handler
+from spass.web.startup import WorkerFunction, worker_handler
 from spass.workspaces.change import Author, Change
 from spass.workspaces.paths import parse_path
 from tests.functions.gateway import Gateway

@@ -91,14 +91,7 @@ class InProcessCalls:
         max_tokens: int | None = None,
         tools: Sequence[Mapping[str, Json]] = (),
     ) -> CompletionReply:
-        """Return the answer of ``model`` to ``messages``. The model may ask for calls of ``tools``. Both are in OpenAI's format,
-        and the roles are system, user, assistant and tool.
-
-        Raises:
-            NoBackendAvailable: no backend serves the model, or its key is missing.
-            InvalidRequest: an argument is wrong; nothing was sent.
-            SpassError: every backend failed, or refused the request.
-        """
+        """See ``spass.llm.complete``."""
         config = self._model(model, "chat")
         request = ChatRequest(model, read_messages(messages), read_tools(tools), temperature=temperature, max_tokens=max_tokens)
         window = config.context_window if config else _UNKNOWN_WINDOW

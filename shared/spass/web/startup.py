@@ -1,18 +1,29 @@
-"""The start of a Lambda function, and the log of its failures."""
+"""The start of a Lambda function, the log of its failures, and the handler of a worker, which a queue, a state machine or a
+schedule invokes."""
 
+import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeAlias
+from functools import cached_property
+from typing import Any, Final, TypeAlias
+
+from mangum.types import LambdaContext
 
 from spass.core.messages import Json
+from spass.core.time import Deadline
 from spass.redaction.log import capture_library_logs, failure_line, write_line
 from spass.web.services import Services
 
 WarmUp: TypeAlias = Callable[[Services], object]
 """A function that creates the services of a route during the start. Lambda gives a starting function a full CPU, and requests
 do not wait."""
+_SHUTDOWN_SECONDS: Final = 30.0  # between the deadline of the work and the end of the invocation, for an orderly shutdown
+
+EventHandler: TypeAlias = Callable[[Services, Mapping[str, Any], Deadline], Awaitable[Json]]
+"""Handle one event until the deadline, and return the answer to the invoker."""
 
 
 class FunctionFailed(Exception):
@@ -77,3 +88,46 @@ def _describe_problems(error: Exception) -> dict[str, Json]:
             for problem in map(ConfigProblem.without_folder, error.problems)
         ]
     }
+
+
+def worker_handler(work: EventHandler, services: Services | None = None, *, warm_up: WarmUp | None = None) -> "WorkerFunction":
+    """Return the Lambda handler of a worker."""
+    return WorkerFunction(work, services, warm_up)
+
+
+class WorkerFunction:
+    """A handler that runs one event at a time, always in the same event loop: the services' open connections belong to it."""
+
+    def __init__(self, work: EventHandler, services: Services | None, warm_up: WarmUp | None) -> None:
+        self.work = work  # public for the laptop, which has a loop and services of its own
+        self._configured_services = services
+        self._lock = threading.Lock()
+        if in_lambda():
+            with log_startup_failure():
+                self.services.aws.connect()
+                if warm_up is not None:
+                    warm_up(self.services)
+
+    @cached_property
+    def services(self) -> Services:
+        return self._configured_services or Services()
+
+    @cached_property
+    def _runner(self) -> asyncio.Runner:
+        return asyncio.Runner()
+
+    def __call__(self, event: Mapping[str, Any], context: LambdaContext) -> Json:
+        with self._lock, log_failure():
+            seconds = context.get_remaining_time_in_millis() / 1000 - _SHUTDOWN_SECONDS
+            return self._runner.run(self._handle(event, Deadline.after(seconds)))
+
+    def close(self) -> None:
+        """Close open connections, in a process that outlives its workers."""
+        with self._lock:
+            if "_runner" in self.__dict__:
+                self._runner.run(self.services.aclose())
+                self._runner.close()
+                del self._runner
+
+    async def _handle(self, event: Mapping[str, Any], deadline: Deadline) -> Json:
+        return await self.work(self.services, event, deadline)

@@ -21,7 +21,7 @@ from local.workers import Workers
 from spass.core.messages import Json
 from spass.core.time import Deadline
 from spass.web.services import Services
-from spass.web.worker_function import EventHandler, worker_handler
+from spass.web.startup import EventHandler, worker_handler
 
 SECONDS = 20.0
 PAGE_ORIGIN = "http://127.0.0.1:3000"

@@ -24,7 +24,7 @@ from spass.core.time import Deadline
 from spass.testing.model_server import Completion, serve_model
 from spass.web.app import create_app
 from spass.web.services import Services
-from spass.web.worker_function import worker_handler
+from spass.web.startup import worker_handler
 from tests.integration.local.emulated_laptop import emulated, execution
 
 CONFIG = """

@@ -19,7 +19,7 @@ from local.workers import Workers
 from spass.core.messages import Json
 from spass.core.time import Deadline
 from spass.web.services import Services
-from spass.web.worker_function import worker_handler
+from spass.web.startup import worker_handler
 from tests.unit.local.configs import write_config_with_a_notice
 
 Answer = Callable[[Mapping[str, Any], Deadline], Awaitable[Json]]

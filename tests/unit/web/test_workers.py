@@ -12,7 +12,7 @@ import pytest
 from spass.core.messages import Json
 from spass.core.time import Deadline
 from spass.web.services import Services
-from spass.web.worker_function import EventHandler, WorkerFunction, worker_handler
+from spass.web.startup import EventHandler, WorkerFunction, worker_handler
 
 
 @dataclass
