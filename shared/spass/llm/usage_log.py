@@ -5,9 +5,9 @@ import threading
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from spass.calls.recorder import OpenCall, Recorder
+from spass.calls.recorder import Recorder
 from spass.calls.scope import Scope
 from spass.core.cost import Cost
 from spass.core.ids import AgentName
@@ -40,26 +40,6 @@ class AgentUsage:
     @property
     def total_tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
-
-
-class UsageLog(Protocol):
-    """Where calls are counted."""
-
-    def begin(self, kind: CallKind, model: str, agent: AgentName | None, deadline: Deadline) -> OpenCall:
-        """Begin a call."""
-        ...
-
-    def get_agent_usage(self, agent_id: str) -> AgentUsage:
-        """Return the usage of ``agent_id``, which is 0 if it made no call."""
-        ...
-
-    def get_all_usage(self) -> dict[str, AgentUsage]:
-        """Return the usage of every agent that made a call."""
-        ...
-
-    def reset_agent_usage(self, agent_id: str | None = None) -> None:
-        """Set the usage of ``agent_id``, or of all agents, to 0."""
-        ...
 
 
 class ProcessUsageLog:
@@ -133,6 +113,10 @@ class TableUsageLog:
 
     def reset_agent_usage(self, agent_id: str | None = None) -> None:
         _run(metering.reset(self._store, None if agent_id is None else AgentName(agent_id)))
+
+
+UsageLog: TypeAlias = ProcessUsageLog | TableUsageLog
+"""Where calls are counted."""
 
 
 def _agent_usage(total: UsageTotal) -> AgentUsage:
