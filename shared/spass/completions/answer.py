@@ -6,8 +6,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Final, assert_never
 
-from spass.agents.render.chunks import AnswerHead, render_usage
-from spass.completions.responses import ChatCompletion, Choice, CompletionMessage, CompletionUsage
+from spass.agents.render.chunks import chunk_head, render_usage
+from spass.completions.responses import ChatCompletion, CompletionMessage
 from spass.core import events
 from spass.core.cost import CostTally
 from spass.core.ids import new_id
@@ -90,7 +90,7 @@ class AnswerBuilder:
     """The answer of ``model`` so far. ``head`` is that of its chunks too."""
 
     def __init__(self, model: str) -> None:
-        self.head = AnswerHead(new_id("chatcmpl").replace("_", "-", 1), int(time.time()), model)
+        self.head = chunk_head(new_id("chatcmpl").replace("_", "-", 1), int(time.time()), model)
         self._builder = ReplyBuilder()
         self._finished: events.TurnFinished | None = None
 
@@ -126,10 +126,6 @@ class AnswerBuilder:
         message = CompletionMessage(
             content=None if has_no_text else reply.message.content, refusal=reply.refusal or None, tool_calls=calls
         )
-        return ChatCompletion(
-            id=self.head.id,
-            created=self.head.created,
-            model=self.head.model,
-            choices=[Choice.model_validate({"index": 0, "message": message, "finish_reason": finished.finish_reason.value})],
-            usage=CompletionUsage.model_validate(render_usage(finished.usage, finished.cost)),
-        )
+        choice = {"index": 0, "message": message, "finish_reason": finished.finish_reason.value}
+        usage = render_usage(finished.usage, finished.cost)
+        return ChatCompletion.model_validate({**self.head, "object": "chat.completion", "choices": [choice], "usage": usage})

@@ -1,7 +1,6 @@
 """Render an answer as OpenAI's chunks: the events of an answer while it arrives, or a stored answer once more."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias, assert_never, cast
 
 from spass.core import events
@@ -12,25 +11,12 @@ Chunk: TypeAlias = dict[str, Json]
 """One ``chat.completion.chunk``."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerHead:
-    """The fields that all chunks of an answer share. ``created`` is in seconds since 1970."""
-
-    id: str
-    created: int
-    model: str
-
-    def fields(self) -> Chunk:
-        """Return the fields as each chunk has them."""
-        return _head(self.id, self.created, self.model)
-
-
 class ChunkWriter:
-    """Render the events of one answer. The last chunk always has the usage and the cost: with ``include_usage`` a separate chunk,
-    as in OpenAI's answers; without it, the chunk with the finish reason."""
+    """Render the events of one answer, whose chunks begin with ``head``. The last chunk always has the usage and the cost: with
+    ``include_usage`` a separate chunk, as in OpenAI's answers; without it, the chunk with the finish reason."""
 
-    def __init__(self, head: AnswerHead, *, include_usage: bool) -> None:
-        self._head = head.fields()
+    def __init__(self, head: Chunk, *, include_usage: bool) -> None:
+        self._head = head
         self._include_usage = include_usage
         self._started = False
 
@@ -90,7 +76,7 @@ def render_usage(usage: TokenUsage, cost: Cost) -> dict[str, Json]:
 
 def replay_chunks(answer: Mapping[str, Json], *, include_usage: bool) -> Iterator[Chunk]:
     """Yield a stored blocking answer as a stream."""
-    head = _head(answer["id"], answer["created"], answer["model"])
+    head = chunk_head(answer["id"], answer["created"], answer["model"])
     choice = cast("list[dict[str, Json]]", answer["choices"])[0]
     message = cast("dict[str, Json]", choice["message"])
     calls = [{"index": index, **call} for index, call in enumerate(cast("list[dict[str, Json]]", message.get("tool_calls", [])))]
@@ -105,7 +91,8 @@ def replay_chunks(answer: Mapping[str, Json], *, include_usage: bool) -> Iterato
         yield {**head, "choices": [], "usage": answer["usage"]}
 
 
-def _head(answer_id: Json, created: Json, model: Json) -> Chunk:
+def chunk_head(answer_id: Json, created: Json, model: Json) -> Chunk:
+    """Return the fields that all chunks of an answer share. ``created`` is in seconds since 1970."""
     return {"id": answer_id, "object": "chat.completion.chunk", "created": created, "model": model}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from spass.agents.render.chunks import AnswerHead
+from spass.agents.render.chunks import Chunk, chunk_head
 from spass.agents.render.events import StreamName, split_token
 from spass.core import events
 from spass.core.cost import cost_json
@@ -41,14 +41,14 @@ class ManagedFormat:
         self, request_id: RequestId, _session: SessionId | None, _stream: StreamName | None, run: AgentRun, /
     ) -> "ManagedFrames":
         """See ``RunFormat.renderer``."""
-        return ManagedFrames(AnswerHead(self.run_id, self.created, run.model), request_id)
+        return ManagedFrames(chunk_head(self.run_id, self.created, run.model), request_id)
 
 
 class ManagedFrames:
     """Render the events of one run as frames. See ``StreamRenderer``. ``head`` has the run's id and second."""
 
-    def __init__(self, head: AnswerHead, request_id: RequestId) -> None:
-        self._head = head.fields()
+    def __init__(self, head: Chunk, request_id: RequestId) -> None:
+        self._head = head
         self._request_id = request_id
         before, mark, after = dump_line(self._chunk({"content": ""})).partition('"content":"')
         self._before_text, self._after_text = before + mark, after

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spass.agents.render.chunks import AnswerHead, Chunk, ChunkWriter, replay_chunks
+from spass.agents.render.chunks import Chunk, ChunkWriter, chunk_head, replay_chunks
 from spass.completions.answer import AnswerBuilder, pipeline_events
 from spass.completions.responses import ChatCompletion
 from spass.core.cost import Cost, CostSource, CostTally
@@ -124,7 +124,7 @@ def test_a_stream_of_text_has_openais_chunks() -> None:
 @given(st.decimals(0, 10**6, places=8), st.decimals(0, 10**6, places=8))
 def test_a_cost_is_written_without_rounding_errors(one: Decimal, other: Decimal) -> None:
     cost = Cost(one, one, CostSource.CATALOG, 1) + Cost(other, other, CostSource.CATALOG, 1)
-    writer = ChunkWriter(AnswerHead("chatcmpl-1", 1, "small"), include_usage=False)
+    writer = ChunkWriter(chunk_head("chatcmpl-1", 1, "small"), include_usage=False)
     chunks = [*writer.write(TurnFinished(FinishReason.STOP, USAGE, cost))]
     usage: Any = json.loads(json.dumps(chunks[-1]["usage"]), parse_float=Decimal)
     assert usage["cost"] == one + other == Decimal(usage["cost_details"]["usd"])

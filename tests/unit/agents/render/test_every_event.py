@@ -5,7 +5,7 @@ from typing import Final, get_args
 
 import pytest
 
-from spass.agents.render.chunks import AnswerHead, ChunkWriter
+from spass.agents.render.chunks import ChunkWriter, chunk_head
 from spass.agents.render.events import EventWriter
 from spass.agents.render.managed_frames import ManagedFrames
 from spass.completions.answer import AnswerBuilder
@@ -33,7 +33,7 @@ from spass.core.ids import RequestId
 from spass.core.messages import FinishReason, Message, Role, ToolCall, ToolCallDelta
 
 REQUEST: Final = RequestId("req_1")
-HEAD: Final = AnswerHead("chatcmpl-1", 0, "talker")
+HEAD: Final = chunk_head("chatcmpl-1", 0, "talker")
 CALL: Final = ToolCall("call_1", "calculator", '{"expression":"6*7"}')
 ASKED: Final = Message(Role.ASSISTANT, "Let me see.", (CALL,))
 FINISHED: Final = ToolCallFinished(ToolOutcome(CALL, {"expression": "6*7"}, 42, Message(Role.TOOL, "42", (), CALL.id), 1))

@@ -18,7 +18,7 @@ from spass.agents.kinds import AgentContext, BaseAgent
 from spass.agents.kinds.native_react import NativeReActAgent
 from spass.agents.kinds.orchestrator import OrchestratorAgent
 from spass.agents.kinds.simple import SimpleAgent
-from spass.agents.render.chunks import AnswerHead
+from spass.agents.render.chunks import chunk_head
 from spass.agents.render.managed_frames import ManagedFrames, failed_run_frames
 from spass.core.cost import Cost, CostSource
 from spass.core.effects import Infer
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.anyio
 
 REQUEST: Final = RequestId("req_1")
 RUN: Final = AgentRun(REQUEST, "agt_1", "orchestrator", "small")
-HEAD: Final = AnswerHead("run_1", 1795000000, "small")
+HEAD: Final = chunk_head("run_1", 1795000000, "small")
 CHUNK: Final = {"id": "run_1", "object": "chat.completion.chunk", "created": 1795000000, "model": "small"}
 COST: Final = Cost(Decimal("0.0000125"), Decimal("0.0000115"), CostSource.CATALOG, 2)
 HARD: Final = st.text(st.sampled_from('a"\\\n\r\t\x00\x0b\x0c\x1c\x7f\x85\u2028\u2029\ud800äß漢😀</'), max_size=40)
