@@ -17,6 +17,7 @@ setstate: Final[Any] = dataclasses._dataclass_setstate  # type: ignore[attr-defi
 replace: Final[Any] = getattr(dataclasses, "_replace", None)  # from Python 3.13 on
 set_field: Final = object.__setattr__
 _shown: Final[set[tuple[int, int]]] = set()
+_building: Final = threading.RLock()
 
 
 def represent(value: object, names: tuple[str, ...]) -> str:
@@ -39,9 +40,10 @@ class _Attribute:
 
     def __get__(self, instance: object, owner: type) -> Any:  # noqa: ANN401 (whatever the attribute is)
         kind = next(one for one in owner.__mro__ if self.name in vars(one))
-        built = self.build(kind)
-        setattr(kind, self.name, built)
-        return built
+        with _building:
+            if vars(kind)[self.name] is self:
+                setattr(kind, self.name, self.build(kind))
+        return vars(kind)[self.name]
 
     def build(self, kind: type) -> object:
         raise NotImplementedError

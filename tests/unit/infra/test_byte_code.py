@@ -210,6 +210,26 @@ class Derived(Base):
     assert run(tmp_path / "bundle", program, interpreter) == [5, 1]
 
 
+def test_threads_that_read_the_fields_first_get_the_same_ones(interpreter: Path, tmp_path: Path) -> None:
+    source = "from dataclasses import dataclass\n@dataclass\nclass Base:\n    a: int\n"
+    source += "@dataclass\nclass Derived(Base):\n    b: int = 2\n"
+    write(tmp_path / "bundle", "shared", source)
+    write_byte_code(tmp_path / "bundle", interpreter)
+    program = """
+import dataclasses, shared, threading
+from concurrent.futures import ThreadPoolExecutor
+sys.setswitchinterval(1e-6)
+barrier = threading.Barrier(16)
+def read(_):
+    barrier.wait()
+    return shared.Derived.__dataclass_fields__
+with ThreadPoolExecutor(16) as pool:
+    found = list(pool.map(read, range(16)))
+print(json.dumps([list(found[0]), len({id(one) for one in found})]))
+"""
+    assert run(tmp_path / "bundle", program, interpreter) == [["a", "b"], 1]
+
+
 def test_the_same_sources_give_the_same_bytes(interpreter: Path, tmp_path: Path) -> None:
     for number in (0, 1):
         for name, source in CASES.items():
