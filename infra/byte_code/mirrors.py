@@ -8,7 +8,7 @@ import ast
 import builtins
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, MISSING, Field, InitVar, dataclass, field, fields
+from dataclasses import KW_ONLY, MISSING, Field, InitVar, dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar, Final
 
@@ -98,9 +98,9 @@ class Mirrors:
         except (TypeError, ValueError) as error:
             raise Unresolved(str(error)) from None
         if options is not None:
-            for one in fields(kind):
-                if one.name in own and one.name not in body.names and one.default is not MISSING:
-                    raise Unresolved(f"{one.name} has the default of a base")
+            for name, one in vars(kind)["__dataclass_fields__"].items():
+                if name in own and name not in body.names and one.default is not MISSING:
+                    raise Unresolved(f"{name} has the default of a base")
         return Mirror(kind, options, body.names, own)
 
     def _base(self, module: Module, base: ast.expr, *, is_dataclass: bool) -> type:
@@ -281,5 +281,8 @@ def _is_plain_class(path: str) -> bool:
     owner, _, name = path.rpartition(".")
     if owner.partition(".")[0] not in sys.stdlib_module_names and owner != "builtins":
         return False
-    found = getattr(import_module(owner), name, None)
+    try:
+        found = getattr(import_module(owner), name, None)
+    except ImportError:  # the method of a class, for example
+        return False
     return isinstance(found, type) and not hasattr(found, "__get__") and not hasattr(found, "__set_name__")

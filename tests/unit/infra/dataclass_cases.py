@@ -426,7 +426,8 @@ def outcome():
 """
 CASES["kept"] = """
 import enum, functools
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
+from decimal import Decimal
 from typing import NamedTuple, Protocol
 OPTIONS = {"frozen": True}
 def decorate(kind): return kind
@@ -460,6 +461,14 @@ class Default(Base): value: int
 class Called: a: int = either(1)
 @dataclass
 class Described: a: int = Descriptor()
+@dataclass
+class Made: a: object = Decimal.from_float(1.0)
+@dataclass
+class Seeded:
+    seed: InitVar[int] = 1
+@dataclass
+class SeededAgain(Seeded):
+    seed: InitVar[int]
 @dataclass
 class Static: a: object = staticmethod(len)
 @dataclass
@@ -513,6 +522,8 @@ KEPT: Final[dict[str, str]] = {
     "cases.kept.Default": "value has the default of a base",
     "cases.kept.Called": "the value either(1) may be a field or a descriptor",
     "cases.kept.Described": "the value Descriptor() may be a field or a descriptor",
+    "cases.kept.Made": "the value Decimal.from_float(1.0) may be a field or a descriptor",
+    "cases.kept.SeededAgain": "seed has the default of a base",
     "cases.kept.Static": "the value staticmethod(len) may be a field or a descriptor",
     "cases.kept.Foreign": "the base enum.Flag.__mro__[-1] is not known",
     "cases.kept.Chosen": "cases.kept binds Conditional more than once, or on a condition",
