@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # a question needs neither sessions nor the journal
     from spass.journal.head import StreamClaim, StreamHead
     from spass.runs.commit import Participant
     from spass.runs.log import ReportError
-    from spass.sessions.opening import Opening
+    from spass.sessions.hold import Opening
     from spass.sessions.operators import OperatorPointer
     from spass.sessions.service import Sessions
 

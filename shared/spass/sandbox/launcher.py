@@ -4,28 +4,15 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from spass.core.messages import Json
 from spass.core.slots import Slots
 from spass.sandbox.limits import LIMITS
 
-if TYPE_CHECKING:
-    from spass.sandbox.child_process import ChildProcess
-    from spass.sandbox.container_child import ContainerChild
 
-
-class Child(Protocol):
-    """A child that runs a program. Its lines are not trusted.
-
-    A *live* child waits for the results of its calls to the outside, and for the next cell. Some launchers have none: their
-    children end at the first call whose result is not in the journal, before ``Launcher.start`` returns.
-    """
-
-    @property
-    def is_live(self) -> bool:
-        """Return True if the child may wait now. Otherwise end it, and run its program again when it would go on."""
-        ...
+class RunningProgram(Protocol):
+    """A child that runs a program. Its lines are not trusted."""
 
     def send(self, line: Mapping[str, Json]) -> None:
         """Send a line to a live child, which goes on if it was paused. The line waits in memory until the child reads it. Raise
@@ -46,6 +33,19 @@ class Child(Protocol):
 
     def cpu_seconds(self) -> float:
         """Return the processor time that the child has used, or 0 if the launcher cannot tell."""
+        ...
+
+
+class Child(RunningProgram, Protocol):
+    """A child that its launcher has started.
+
+    A *live* child waits for the results of its calls to the outside, and for the next cell. Some launchers have none: their
+    children end at the first call whose result is not in the journal, before ``Launcher.start`` returns.
+    """
+
+    @property
+    def is_live(self) -> bool:
+        """Return True if the child may wait now. Otherwise end it, and run its program again when it would go on."""
         ...
 
     async def close(self) -> None:
@@ -101,7 +101,7 @@ class OpenChild:
     """A child of a launcher, with what is removed at its end. It may wait while not too many of ``others`` are open. See
     ``Child``."""
 
-    def __init__(self, child: "ChildProcess | ContainerChild", stack: AsyncExitStack, others: OpenChildren) -> None:
+    def __init__(self, child: RunningProgram, stack: AsyncExitStack, others: OpenChildren) -> None:
         self._child: Final = child
         self._stack: Final = stack
         self._others: Final = others

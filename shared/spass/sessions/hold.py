@@ -1,8 +1,9 @@
 """The hold of a session: a lease that lets at most one turn or job write to it, and the request of the turn that acquires it."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from spass.core.errors import (
     CompactionInProgress,
@@ -14,6 +15,7 @@ from spass.core.errors import (
     StorageUnavailable,
 )
 from spass.core.ids import AgentName, OperatorId, SessionId, UserId, WorkspaceId, new_id
+from spass.core.messages import Message
 from spass.core.run_result import AgentRun, RunResult, decode_run_result
 from spass.sessions.session import Hold, HoldKind, Session, decode_owned_session, decode_session
 from spass.store import idempotency, keys
@@ -22,11 +24,39 @@ from spass.store.idempotency import IdempotentRequest, RequestHashes
 from spass.store.leases import LEASE_SECONDS, RETRY_SECONDS
 from spass.store.table import ConditionFailed
 from spass.store.tenant_store import TenantStore
-from spass.store.writes import Absent, AnyOf, AtMost, Equals, Item, Update
+from spass.store.writes import Absent, AnyOf, AtMost, Equals, Item, Update, Write
 
 if TYPE_CHECKING:
     from spass.journal.head import StreamClaim
-    from spass.sessions.opening import Opening
+
+
+class SessionPointer(Protocol):
+    """An item that points to a session: a client's name for it, or an operator. One turn uses an object of this class.
+
+    ``session`` is the session to which the item pointed when it was last read or written. That session may have been archived or
+    deleted since.
+    """
+
+    session: SessionId | None
+
+    def point_to(self, session: Session) -> Write:
+        """Return the write that lets the item point to a new session, for the transaction that creates it. Its condition fails
+        unless the item still points to ``self.session``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The session that a turn wants. Before the turn holds it, ``session`` is a guess: of an existing session's id, or of a new
+    one's.
+
+    ``template`` is the session to create, with a new id, or None if the turn continues a session by its id. If what ``pointer``
+    points to exists, the turn continues that instead. ``imported`` opens the history of a new session.
+    """
+
+    session: SessionId
+    template: Session | None = None
+    pointer: SessionPointer | None = None
+    imported: Sequence[Message] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +79,7 @@ class TurnRequest:
     idempotency: IdempotentRequest | None = None
     stream: "StreamClaim | None" = None
     message_id: str | None = None
-    opening: "Opening | None" = None
+    opening: Opening | None = None
     workspace: WorkspaceId | None = None
     operator: OperatorId | None = None
     stream_namespace: AgentName | None = None

@@ -6,7 +6,7 @@ A new attempt of a stream continues the session of the attempt before, which may
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from spass.calls.defence import MAX_CHARACTERS, is_blank
 from spass.core.effects import user
@@ -24,7 +24,7 @@ from spass.core.ids import AgentName, MessageId, SessionId, UserId, new_id, rand
 from spass.core.messages import FinishReason, Message, Role, TokenUsage
 from spass.core.run_result import RunResult
 from spass.core.time import Clock, Timestamp
-from spass.sessions.hold import TurnRequest, acquire_hold, held_by
+from spass.sessions.hold import Opening, SessionPointer, TurnRequest, acquire_hold, held_by
 from spass.sessions.record import StoredMessage, TurnRecord, overflow_key, store_body, stored_overflow_key
 from spass.sessions.session import Session, decode_session, name_removal, name_write, read_chain_end
 from spass.store import keys
@@ -36,20 +36,6 @@ from spass.store.writes import ITEM_ABSENT, Absent, Delete, Equals, Put, Value, 
 _POSSIBLY_COMMITTED: Final = (SessionBusy, CompactionInProgress, IdempotencyInProgress, SessionArchived)
 _ATTEMPTS: Final = 8
 """Each attempt meets another request that creates, compacts or deletes the session at the same moment."""
-
-
-class SessionPointer(Protocol):
-    """An item that points to a session: a client's name for it, or an operator. One turn uses an object of this class.
-
-    ``session`` is the session to which the item pointed when it was last read or written. That session may have been archived or
-    deleted since.
-    """
-
-    session: SessionId | None
-
-    def point_to(self, session: Session) -> Write:
-        """Return the write that lets the item point to a new session, for the transaction that creates it. Its condition fails
-        unless the item still points to ``self.session``."""
 
 
 @dataclass(slots=True)
@@ -71,21 +57,6 @@ async def read_name(store: TenantStore, user: UserId, agent: AgentName, name: st
         return None
     item = await store.table.get(keys.session_name(store.tenant, user, agent, name))
     return NamePointer(store, name, SessionId(str(item["session"])) if item is not None else None)
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """The session that a turn wants. Before the turn holds it, ``session`` is a guess: of an existing session's id, or of a new
-    one's.
-
-    ``template`` is the session to create, with a new id, or None if the turn continues a session by its id. If what ``pointer``
-    points to exists, the turn continues that instead. ``imported`` opens the history of a new session.
-    """
-
-    session: SessionId
-    template: Session | None = None
-    pointer: SessionPointer | None = None
-    imported: Sequence[Message] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from spass.core.memory import MemoryOfTurn
 from spass.core.messages import FinishReason, Json
 from spass.core.run_result import RunResult
 from spass.memory.state import STATE_KEY, read_state, state_creation, state_update
-from spass.sessions.opening import Opening
+from spass.sessions.hold import Opening
 from spass.sessions.session import Session
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Write

@@ -23,8 +23,8 @@ from spass.core.time import Clock, timestamp
 from spass.sessions.conversation import Conversation
 from spass.sessions.deletion import delete_session
 from spass.sessions.history import HistoryPage, read_history
-from spass.sessions.hold import TurnRequest
-from spass.sessions.opening import Opening, SessionOpener, import_messages, read_name, remove_refused
+from spass.sessions.hold import Opening, TurnRequest
+from spass.sessions.opening import SessionOpener, import_messages, read_name, remove_refused
 from spass.sessions.operators import OperatorOpening, read_pointer
 from spass.sessions.session import CreateSession, Session, SessionView, decode_session, parse_session_id, read_session
 from spass.store import keys
