@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import assert_never
 
 from spass.agents.engine import Engine
 from spass.agents.interrupt import end_open_calls
@@ -13,22 +12,12 @@ from spass.core.errors import Internal, SpassError, StorageUnavailable
 from spass.core.events import (
     Event,
     Failed,
-    InferenceFinished,
-    InferenceStarted,
-    MessageWritten,
     Nested,
     Outcome,
-    RefusalDelta,
-    ResultRecorded,
-    Status,
-    Token,
     ToolCallFinished,
     ToolCallStarted,
     ToolProgress,
-    TurnFinished,
-    TurnStarted,
 )
-from spass.core.messages import ToolCallDelta
 from spass.redaction.log import failure_line, write_line
 from spass.tools.base import ToolError
 from spass.tools.builtin.delegate import Delegation
@@ -83,12 +72,8 @@ async def _follow(events: AsyncGenerator[Event, None], collected: Outcome, repor
                         forward(event)
                     case Failed(error):
                         raise error
-                    case TurnStarted() | InferenceStarted() | Token() | RefusalDelta() | ToolCallDelta() | InferenceFinished():
+                    case _:  # it is the delegate's own, and its answer is the result of the call
                         pass
-                    case MessageWritten() | ResultRecorded() | Status() | TurnFinished():
-                        pass
-                    case _:
-                        assert_never(event)
 
 
 def _delegation(collected: Outcome) -> Delegation:
