@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef
 
-if TYPE_CHECKING:
-    from mypy_boto3_s3 import S3Client
-
-
 T = TypeVar("T")
 
 _SKIP_BLOCK_BYTES: Final = 2**20

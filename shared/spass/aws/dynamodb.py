@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
 
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
-
-
 T = TypeVar("T")
 
 # Cancellation reasons after which a retry may succeed. "None" is the reason of a write that did not cause the cancellation.

@@ -22,8 +22,9 @@ from spass.sandbox.child.repeatability import Clock, make_repeatable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ast import Module
     from collections.abc import Mapping, Sequence
-    from types import ModuleType
+    from types import CodeType, ModuleType
     from typing import Any, NoReturn
 
 _RECURSION_LIMIT = 1000
@@ -190,12 +191,6 @@ def _is_success(code: object) -> bool:
 
 def _new_module(name: str) -> ModuleType:
     return type(sys)(name)
-
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ast import Module
-    from types import CodeType
 
 
 def compile_cell(code: str, filename: str) -> tuple[CodeType, CodeType | None]:
