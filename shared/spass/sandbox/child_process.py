@@ -85,7 +85,14 @@ class ChildProcess:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Stop the child's process group during the body, whatever is sent meanwhile. One thread at a time may do so."""
+        """Stop the child's process group during the body, whatever is sent meanwhile. One thread at a time may do so.
+
+        A child whose first line was not received computes on, because it may not have asked to end with this process yet. If this
+        process is killed, a stopped child that has not asked stays for ever.
+        """
+        if not self._lines:
+            yield
+            return
         with self._signals:
             self._is_stopped = True
             self._signal_group(signal.SIGSTOP)

@@ -45,6 +45,15 @@ async def test_a_child_does_nothing_while_it_is_stopped_and_goes_on_after_it(chi
     assert computes(child)
 
 
+async def test_a_child_that_has_written_no_line_is_not_stopped(tmp_path: Path) -> None:
+    child = ChildProcess([sys.executable, "-c", "while True: pass"], folder=tmp_path, environment={})
+    try:
+        with child.stopped():
+            assert computes(child)
+    finally:
+        child.kill()
+
+
 async def test_a_paused_child_stays_paused_after_a_measurement(child: ChildProcess) -> None:
     child.pause()
     with child.stopped():

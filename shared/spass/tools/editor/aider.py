@@ -35,6 +35,12 @@ class _Line(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class Ready(_Line):
+    """The child ends with the gateway from now on. It has not read the edit yet."""
+
+    type: Literal["ready"]
+
+
 class ModelRequest(_Line):
     """The child wants the model's answer to these messages: pairs of role and text."""
 
@@ -83,7 +89,7 @@ class Blocked(_Line):
     event: Annotated[str, Field(max_length=400)]
 
 
-Line: TypeAlias = ModelRequest | CreateRequest | Progress | Result | Failed | Crashed | Blocked
+Line: TypeAlias = Ready | ModelRequest | CreateRequest | Progress | Result | Failed | Crashed | Blocked
 
 _LINES: Final[TypeAdapter[Line]] = TypeAdapter(Annotated[Line, Field(discriminator="type")])
 
@@ -172,6 +178,8 @@ class _Edit:
         child.send({name: value for name, value in asdict(self._request).items() if name != "tenant_id"})
         while True:
             match read_line(await child.receive()):
+                case Ready():
+                    pass
                 case ModelRequest() as wanted:
                     self._model_requests += 1
                     if self._model_requests > MAX_MODEL_REQUESTS:

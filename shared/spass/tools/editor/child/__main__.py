@@ -31,6 +31,7 @@ def main() -> None:
 
 def make_edit(connection: Connection, folder: Path) -> None:
     close_fence(str(folder), int(sys.argv[2]), lambda event: connection.send({"type": "blocked", "event": event}))
+    connection.send({"type": "ready"})
     edit = connection.receive_edit()
     # The kernel ends the child even if the gateway cannot. SIGALRM ends a process that has no handler for it.
     signal.setitimer(signal.ITIMER_REAL, edit.seconds + 1)
