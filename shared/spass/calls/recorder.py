@@ -203,7 +203,7 @@ class OpenCall(Protocol):
 
 @dataclass(slots=True)
 class RecordedCall:
-    """One call of a model. The caller sets ``routing`` and fills ``builder``. ``cost`` is set when the call has ended."""
+    """One call of a model. The router fills ``routing``, the caller ``builder``. ``cost`` is set when the call has ended."""
 
     context: CallContext
     routing: RoutingRecord = field(default_factory=RoutingRecord)
