@@ -17,7 +17,6 @@ import tempfile
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +33,7 @@ from spass.core.ids import AgentName, Operator, OperatorId, SessionId, TenantId,
 from spass.core.time import now
 from spass.memory.state import state_creation
 from spass.store import keys
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.writes import Update
 from spass.testing.faults import FaultPlan, inject
 
@@ -49,7 +48,7 @@ class Recorder(FaultPlan):
 
     spans: list[tuple[float, float]] = field(default_factory=list)
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         began = time.perf_counter()
         # Named, not super(): the decorator of a slotted dataclass creates a second class, and super() would look in the first.
         result = await FaultPlan.around(self, call, run)

@@ -2,14 +2,15 @@
 bucket."""
 
 import math
+from base64 import b64decode
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar, cast
 
 from spass.aws.dynamodb import attribute_of
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.table import Page, Query, Reply
 from spass.store.writes import Item
 from spass.testing.faults import FaultPlan, inject
@@ -45,7 +46,7 @@ class Meter(FaultPlan):
 
     made: list[MeteredCall] = field(default_factory=list)
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         # Named, not super(): the decorator of a slotted dataclass creates a second class, and super() would look in the first.
         result = await FaultPlan.around(self, call, run)
         said = self.capacity[-1]
@@ -111,6 +112,6 @@ def _bytes_of(attribute: object) -> int:
             return math.ceil(len(value.lstrip("-").replace(".", "")) / _NUMBER_BYTES) + 1
         case "SS", list():
             return 3 + sum(1 + len(entry.encode()) for entry in value)
-        case "B", bytes():
-            return len(value)
+        case "B", str():  # base64
+            return len(b64decode(value))
     return 1

@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 import statistics
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Final, TextIO, TypeVar
 
 from bench.calls import Recorder
@@ -12,6 +12,7 @@ from bench.meter import Meter, record_calls
 from bench.prices import READ_UNIT, WRITE_UNIT, ResourceUsage
 from bench.stream_chats import SESSIONS, Chats, Received, open_chats
 from infra.routes import ROUTES
+from spass.store.invocation import PendingCall
 from spass.testing.faults import inject
 
 T = TypeVar("T")
@@ -126,9 +127,11 @@ def _memory(module: str) -> int:
 class SlowCalls(Recorder):
     """Records calls that take as long as those of a table that is further away."""
 
-    async def run_call(self, run: Callable[[], T]) -> T:
+    in_threads = False
+
+    async def run_call(self, run: PendingCall[T]) -> T:
         await asyncio.sleep(_CALL_SECONDS)
-        return run()
+        return await run()
 
 
 async def measured_rounds() -> AsyncIterator[str]:

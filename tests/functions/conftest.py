@@ -18,7 +18,7 @@ from spass.testing.aws import MemoryAws
 from spass.testing.gateway import ScriptedServices
 from tests.contained_kinds import IMAGE
 from tests.functions.compaction_harness import CompactionHarness, SummaryScript
-from tests.functions.gateway import Gateway, create_storage, emulated_aws
+from tests.functions.gateway import Gateway, MotoAws
 from tests.functions.managed_agents import TARGETS, ManagedClient
 from tests.functions.operator_runs import add_operators
 from tests.functions.state_machine import StateMachinePlayer
@@ -32,15 +32,16 @@ from tests.unit.virtual_time import BACKEND, VirtualLoop
 
 @pytest.fixture
 def aws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
-    """Return a table and a bucket in memory. Tests with the mark ``moto`` get moto's, which have more features."""
+    """Return a table and a bucket in memory. Tests with the mark ``moto`` get moto's bucket, which has more features."""
     if request.node.get_closest_marker("moto") is None:
         yield MemoryAws(TARGETS)
         return
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
     _serialize_calls(monkeypatch)
     with mock_aws():
-        create_storage()
-        yield emulated_aws()
+        aws = MotoAws()
+        aws.create_bucket()
+        yield aws
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -19,17 +19,23 @@ from urllib.parse import parse_qs, quote, unquote
 
 import httpx
 import jsonschema_rs
+import pytest
+from botocore.client import BaseClient
 from pydantic import BaseModel
 from starlette.types import Message
 
 from infra.routes import BINARY_MEDIA_TYPES, ROUTES, Route, Surface
 from spass.aws.clients import Aws
-from spass.aws.dynamodb import item_of
+from spass.aws.connections import Answer, Endpoint
+from spass.aws.dynamodb import DynamoDBTable
+from spass.aws.dynamodb_client import DynamoDBClient
 from spass.core.messages import Json
-from spass.core.time import Deadline
+from spass.core.time import Deadline, now_s
+from spass.store.table import TableClient
 from spass.testing.aws import MemoryAws
 from spass.testing.gateway import ScriptedServices
 from spass.testing.model import ScriptedModel
+from spass.testing.table import MemoryTable, MemoryTableClient
 from spass.web.exchange import normalize_path
 from spass.web.http_function import LambdaFunction, lambda_handler, stream_app
 from spass.web.services import Services, Settings
@@ -74,10 +80,46 @@ AGENTS = {
 }
 
 
-@cache
-def emulated_aws() -> Aws:
-    """Return clients for moto. All tests share them, because moto does not depend on the client."""
-    return Aws(table=TABLE, bucket=BUCKET)
+@dataclass
+class Breakdown:
+    """What all services of AWS do at once. ``calls`` counts the requests."""
+
+    answer: Answer | Exception
+    error: Exception
+    calls: int = 0
+
+    async def send(self, _: bytes, *, on_new_connection: bool = False) -> Answer:
+        self.calls += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def call(self, *_: object) -> None:
+        self.calls += 1
+        raise self.error
+
+
+class MotoAws(Aws):
+    """The bucket and the other services of moto, and a table in memory: moto answers boto3's clients only."""
+
+    def __init__(self) -> None:
+        super().__init__(table=TABLE, bucket=BUCKET)
+        self.table = MemoryTable(now_s)
+
+    @cached_property
+    def _table_client(self) -> TableClient:
+        return MemoryTableClient(self.table)
+
+    def break_down(self, patch: pytest.MonkeyPatch, answer: Answer | Exception, error: Exception) -> "Breakdown":
+        """Let DynamoDB give ``answer`` to every request, and each other service fail with ``error``."""
+        breakdown = Breakdown(answer, error)
+        self.__dict__["_table_client"] = DynamoDBTable(DynamoDBClient(), TABLE)
+        patch.setattr(Endpoint, "send", breakdown.send)
+        patch.setattr(BaseClient, "_make_api_call", breakdown.call)
+        return breakdown
+
+    def create_bucket(self) -> None:
+        self._s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
 
 
 @dataclass(frozen=True)
@@ -302,9 +344,8 @@ class Gateway:
 
     def items(self) -> Sequence[Mapping[str, Any]]:
         """Return all items of the table."""
-        if isinstance(self.aws, MemoryAws):
-            return list(self.aws.table.items())
-        return [item_of(item) for item in self.aws._dynamodb.scan(TableName=TABLE)["Items"]]
+        assert isinstance(self.aws, MemoryAws | MotoAws)
+        return list(self.aws.table.items())
 
     def objects(self) -> Mapping[str, bytes]:
         """Return the bodies of all objects by key."""
@@ -446,15 +487,3 @@ async def _over_asgi(app: Any, method: str, target: str, headers: Mapping[str, s
 
 def escaped(segment: str) -> str:
     return quote(segment, safe="")
-
-
-def create_storage() -> None:
-    """Create the table and the bucket with the properties of the data stack."""
-    aws = emulated_aws()
-    aws._dynamodb.create_table(
-        TableName=TABLE,
-        BillingMode="PAY_PER_REQUEST",
-        AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in ("pk", "sk")],
-        KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
-    )
-    aws._s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})

@@ -17,7 +17,7 @@ from spass.agents.kinds.registry import KINDS
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.models.errors import AttemptFailed, BackendContextLength
 from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
-from spass.store.invocation import CALL_PLAN, ServiceCall
+from spass.store.invocation import CALL_PLAN, PendingCall, ServiceCall
 from spass.testing.model import Answer, Deltas, count_letters
 from tests.functions.gateway import Gateway
 
@@ -72,8 +72,10 @@ _IDS: Final = re.compile(r"\b(?:ses|sum|msg|turn|req)_\w+|\bcall_\w+")
 class InLoop:
     """A plan for ``CALL_PLAN`` that makes every AWS call at once, without a thread and without faults."""
 
-    async def around(self, _: ServiceCall, run: Callable[[], T]) -> T:
-        return run()
+    in_threads = False
+
+    async def around(self, _: ServiceCall, run: PendingCall[T]) -> T:
+        return await run()
 
 
 @contextmanager

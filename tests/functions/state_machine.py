@@ -79,6 +79,9 @@ class _AwsWithFakeQueues(Aws):
         self.__dict__ |= {"_table_client": shared._table_client, "_s3": shared._s3}
         self.__dict__ |= {"_sqs": cast("SQSClient", clients), "_states": cast("SFNClient", clients)}
 
+    def connect(self) -> None:
+        """Do nothing: these clients need no connection."""
+
 
 @dataclass
 class _FakeClients:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from spass.calls.scope import ReportProgress
 from spass.core.messages import FinishReason, Message, Role, TokenUsage, ToolCallDelta
 from spass.models.errors import BackendContextLength
 from spass.models.types import CallContext, ChatDelta, ChatRequest
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.shielded import run_shielded
 from spass.testing.model import ScriptedModel
 from spass.tools.editor.protocol import Ask, EditRequest, EditResult, MayEdit
@@ -170,10 +170,10 @@ class SlowCommits(Process):
 
     seconds: float = 0.0
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         return await (super().around(call, run) if call.is_read else run_shielded(self._write(call, run)))
 
-    async def _write(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def _write(self, call: ServiceCall, run: PendingCall[T]) -> T:
         if call.operation == "TransactWriteItems":
             await asyncio.sleep(self.seconds)
         return await super().around(call, run)

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message
 from typing_extensions import TypeVarTuple, Unpack
 
 from spass.aws.clients import Aws
-from spass.store.invocation import CALL_PLAN, ServiceCall
+from spass.store.invocation import CALL_PLAN, PendingCall, ServiceCall
 from spass.testing.gateway import ScriptedServices
 from spass.testing.model import ScriptedModel
 from spass.web.app import create_app
@@ -49,9 +49,11 @@ _CLOSED: Final[Message] = {"type": "http.disconnect"}
 class Steps:
     """A plan for ``CALL_PLAN``: AWS calls take a step of the loop and no thread."""
 
-    async def around(self, _: ServiceCall, run: Callable[[], T]) -> T:
+    in_threads = False
+
+    async def around(self, _: ServiceCall, run: PendingCall[T]) -> T:
         await asyncio.sleep(0)
-        return run()
+        return await run()
 
 
 class _InLoop(Executor):

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -13,7 +13,7 @@ from spass.journal.head import claim, stream_digest
 from spass.models.errors import AttemptFailed
 from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.sessions.deletion import delete_session
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.writes import Put, Update
 from spass.testing.faults import FaultPlan, inject
 from tests.functions.gateway import Gateway
@@ -73,11 +73,11 @@ class DeletingPlan(FaultPlan):
     gateway: Gateway | None = None
     deleted: int = 0
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         write = call.parameters.get("write")
         if isinstance(write, Put) and "frames" in write.attributes:
             await asyncio.sleep(0.1)
-        result = run()
+        result = await run()
         if self.gateway is not None and isinstance(write, Update) and write.remove == ("hold",):
             store, session = self.gateway.aws.for_tenant(TenantId("demo")), SessionId(write.key.pk.rpartition("#")[2])
             self.gateway = None

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, TypeVar
@@ -15,7 +15,7 @@ from spass.core.errors import storage_timeout
 from spass.core.messages import FinishReason, TokenUsage
 from spass.models.errors import AttemptFailed
 from spass.models.types import CallContext, ChatDelta, ChatRequest
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.testing.faults import Fault, FaultPlan, inject
 from spass.testing.model import calls, in_turn
 from tests.functions.gateway import Gateway, Reply
@@ -397,7 +397,7 @@ def test_a_repeated_stream_is_refused_by_a_status_while_the_first_runs(gateway: 
 class LostCommits(FaultPlan):
     """The transactions of turns get no reply and have no effect."""
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         if call.operation == "TransactWriteItems" and "#SES#" in str(call.parameters):
             raise storage_timeout()
         return await super().around(call, run)

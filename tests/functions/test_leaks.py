@@ -6,14 +6,13 @@ import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
-from unittest.mock import Mock
 
 import httpx
 import pytest
-from botocore.client import BaseClient
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from functions.workers import compaction_step, jobs
+from spass.aws.connections import Answer, NoAnswer
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.models.router import Router
 from spass.models.types import CallContext, ChatDelta, ChatRequest, Provider
@@ -22,7 +21,7 @@ from spass.tenancy.config import BackendConfig, SearchConfig
 from spass.tools.http import ServerAnswer
 from spass.tools.search_engine import SearchEngine
 from tests.functions.completion_chunks import chunks_of, text_of
-from tests.functions.gateway import BUCKET, CONFIG, TABLE, Gateway, Reply
+from tests.functions.gateway import BUCKET, CONFIG, TABLE, Gateway, MotoAws, Reply
 from tests.functions.stored_texts import stored_texts
 from tests.functions.test_ingest_workers import change_settings, messages, put
 from tests.sampling import sampled
@@ -277,13 +276,17 @@ def test_an_error_of_a_tools_server_does_not_leak(
         assert_clean(reply, capsys, batch)
 
 
-STORAGE: Mapping[str, Callable[[str], Exception]] = {
-    "refused": lambda words: ClientError(
-        {"Error": {"Code": "AccessDeniedException", "Message": f"{words} {ARN} on table/{TABLE}"}}, "GetItem"
-    ),
-    "broken": lambda words: ClientError({"Error": {"Code": "InternalServerError", "Message": f"{words} {BUCKET}"}}, "PutObject"),
-    "unreachable": lambda words: EndpointConnectionError(endpoint_url=f"https://{HOST}/{words}"),
-    "a bug": lambda words: RuntimeError(f"{words} {PATH} {TABLE}"),
+def refusal(code: str, message: str, status: int) -> tuple[Answer, Exception]:
+    """Return an error of DynamoDB, and the same error of another service."""
+    body = json.dumps({"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": message}).encode()
+    return Answer(status, {}, body), ClientError({"Error": {"Code": code, "Message": message}}, "GetItem")
+
+
+STORAGE: Mapping[str, Callable[[str], tuple[Answer | Exception, Exception]]] = {
+    "refused": lambda words: refusal("AccessDeniedException", f"{words} {ARN} on table/{TABLE}", 400),
+    "broken": lambda words: refusal("InternalServerError", f"{words} {BUCKET}", 500),
+    "unreachable": lambda words: (NoAnswer(f"{HOST} {words}"), EndpointConnectionError(endpoint_url=f"https://{HOST}/{words}")),
+    "a bug": lambda words: (RuntimeError(f"{words} {PATH} {TABLE}"),) * 2,
 }
 STORED: Mapping[str, Send] = {
     **{name: send for name, send in SURFACES.items() if "turn" not in name},  # a turn needs a session first
@@ -308,13 +311,14 @@ STORED: Mapping[str, Send] = {
 def test_an_error_of_the_storage_does_not_leak(
     planted_gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
+    assert isinstance(planted_gateway.aws, MotoAws)
+    monkeypatch.setattr("spass.aws.dynamodb_client.back_off", lambda _: asyncio.sleep(0))
     route(planted_gateway, lambda _, __: planted_gateway.model)
     for surface, send in STORED.items():
         for batch in share(failure, surface):
-            storage = Mock(side_effect=STORAGE[failure](text_with_secrets(batch)))
-            monkeypatch.setattr(BaseClient, "_make_api_call", storage)
+            breakdown = planted_gateway.aws.break_down(monkeypatch, *STORAGE[failure](text_with_secrets(batch)))
             reply = send(planted_gateway)
-            assert storage.called, f"{surface} calls no storage, so nothing failed"
+            assert breakdown.calls, f"{surface} calls no storage, so nothing failed"
             assert TABLE not in reply.text + str(dict(reply.headers)), surface
             assert_clean(reply, capsys, batch, surface)
 

@@ -4,11 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from botocore.client import BaseClient
-from botocore.exceptions import ClientError, ReadTimeoutError
 
+from spass.aws.connections import Answer, NoAnswer
 from spass.models.errors import AttemptFailed
-from tests.functions.gateway import BUCKET, Gateway
+from tests.functions.gateway import BUCKET, Gateway, MotoAws
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -61,10 +60,9 @@ def test_the_log_has_no_tokens_user_texts_or_internal_names(gateway: Gateway, ca
 def test_a_refusal_of_the_storage_is_logged_with_the_request_id(
     gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "arn:aws:iam::1:role/x may not"}}, "GetItem")
-
-    monkeypatch.setattr(BaseClient, "_make_api_call", refuse)
+    assert isinstance(gateway.aws, MotoAws)
+    refusal = b'{"__type": "com.amazon.coral.service#AccessDeniedException", "message": "arn:aws:iam::1:role/x may not"}'
+    gateway.aws.break_down(monkeypatch, Answer(400, {}, refusal), AssertionError())
     reply = gateway.send("GET", "/a1/rag/indices")
     assert reply.code == "internal_error"
     failure, request = lines(capsys)
@@ -76,13 +74,11 @@ def test_a_refusal_of_the_storage_is_logged_with_the_request_id(
 def test_the_cause_of_a_silent_storage_is_logged(
     gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def time_out(*_: object) -> None:
-        raise ReadTimeoutError(endpoint_url=f"https://{BUCKET}.internal")
-
-    monkeypatch.setattr(BaseClient, "_make_api_call", time_out)
+    assert isinstance(gateway.aws, MotoAws)
+    gateway.aws.break_down(monkeypatch, NoAnswer(f"https://{BUCKET}.internal"), AssertionError())
     assert gateway.send("GET", "/a1/rag/indices").code == "storage_unavailable"
     failure, _ = lines(capsys)
-    assert (failure["exception"], failure["cause"]) == ("StorageUnavailable", "ReadTimeoutError")
+    assert (failure["exception"], failure["cause"]) == ("StorageUnavailable", "NoAnswer")
     assert BUCKET not in str(failure)
 
 

@@ -60,7 +60,12 @@ _PROBE = """
 import importlib, json, os, sys
 import boto3, fastapi, mangum, spass.web.http_function
 from botocore.client import BaseClient
-BaseClient._make_api_call = lambda *_: {}  # every item is absent, every write succeeds
+from spass.aws.connections import Answer, Endpoint
+
+async def answer_nothing(*_, **__): return Answer(200, {}, b'{"Items": []}')
+
+BaseClient._make_api_call = lambda *_: {}
+Endpoint.send = answer_nothing  # every item is absent, every write succeeds
 events = json.load(sys.stdin)
 for module, event in events.items():
     if os.fork() == 0:

@@ -21,6 +21,7 @@ from spass.aws.clients import Aws
 from spass.aws.job_targets import JobTargets
 from spass.core.ids import TenantId
 from spass.store.tenant_store import TenantStore
+from tests.integration.own_loop import EmulatedAws
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import NotificationConfigurationTypeDef
@@ -88,18 +89,20 @@ def aws(emulated_aws: Aws) -> Aws:
 
 
 @pytest.fixture(scope="session")
-def emulated_aws(emulator: Emulator) -> Aws:
+def emulated_aws(emulator: Emulator) -> Iterator[Aws]:
     """Return the product's clients for the emulator. They keep the endpoint and credentials of their creation."""
-    aws = Aws(table=emulator.table, bucket=emulator.bucket, job_targets=JobTargets(queue=emulator.queue))
+    aws = EmulatedAws(table=emulator.table, bucket=emulator.bucket, job_targets=JobTargets(queue=emulator.queue))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", emulator.endpoint)
         patch.setenv("AWS_REGION", REGION)
         patch.setenv("AWS_DEFAULT_REGION", REGION)
         patch.setenv("AWS_ACCESS_KEY_ID", "test")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        for client in (aws._dynamodb, aws._s3, aws._sqs, aws._ssm):
+        aws.connect()
+        for client in (aws._s3, aws._sqs, aws._ssm):
             assert client.meta.endpoint_url == emulator.endpoint
-    return aws
+    yield aws
+    aws.own_loop.close()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ Each request runs in a process of its own, which may crash. Time is the loop's v
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -31,7 +31,7 @@ from spass.runs.service import Runs
 from spass.sessions.record import TurnRecord, load_turns
 from spass.sessions.service import Sessions
 from spass.sessions.session import Session, decode_session
-from spass.store.invocation import CALL_PLAN, ServiceCall
+from spass.store.invocation import CALL_PLAN, PendingCall, ServiceCall
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Item
 from spass.testing.aws import MemoryAws
@@ -58,19 +58,21 @@ def virtual_now() -> float:
 class Process(FaultPlan):
     """One process. Its AWS calls run in the loop, without threads. ``crashed_at`` is the time of its crash."""
 
+    in_threads = False
+
     latency: float = 0.004
     crashed_at: float | None = None
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         try:
             return await super().around(call, run)
         finally:
             if self.crashed and self.crashed_at is None:
                 self.crashed_at = virtual_now()
 
-    async def run_call(self, run: Callable[[], T]) -> T:
+    async def run_call(self, run: PendingCall[T]) -> T:
         await asyncio.sleep(self.latency)
-        return run()
+        return await run()
 
     async def wait_while_paused(self) -> None:
         """Wait until the process runs. This one always does."""
@@ -85,7 +87,7 @@ class PausedProcess(Process):
     paused: asyncio.Event = field(default_factory=asyncio.Event)
     resumed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         is_pause = len(self.calls) == self.at
         if is_pause and not self.after:
             self.paused.set()

@@ -29,7 +29,7 @@ from spass.sessions.compaction.steps import CompactionSteps
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, store_body
 from spass.sessions.session import Session, decode_session
 from spass.store import keys
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Item, Put
 from spass.testing.aws import MemoryAws
@@ -75,10 +75,12 @@ class Invocation(FaultPlan):
     """One process: an invocation of a function. Its calls run in the loop, without threads, because the clock of the loop is
     virtual. Calls of other processes may run in between."""
 
+    in_threads = False
+
     points: CallFaults = field(kw_only=True)
     role: str = field(kw_only=True)
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         await asyncio.sleep(0.001)
         try:
             return await FaultPlan.around(self, call, run)
@@ -91,8 +93,8 @@ class Invocation(FaultPlan):
         self.points.calls.append(f"{self.role} {call.operation}")
         return fault
 
-    async def run_call(self, run: Callable[[], T]) -> T:
-        return run()
+    async def run_call(self, run: PendingCall[T]) -> T:
+        return await run()
 
 
 class StepFailed(Exception):

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from spass.core.errors import NotFound, StorageUnavailable, VersionNotFound, WorkspaceConflict, WorkspaceNotFound
 from spass.core.ids import TenantId, WorkspaceId
 from spass.core.time import Deadline
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.tenant_store import TenantStore
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, inject
@@ -88,7 +88,7 @@ class WorkspaceWorld:
 class StallingProcess(Process):
     """A process that sometimes stands still for more than a day between its puts and its swap."""
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         if call.operation == "TransactWriteItems" and self.schedule.rng.random() < _STALL_ODDS:
             self.paused_until = asyncio.get_running_loop().time() + 1.3 * ORPHAN_SECONDS
         return await Process.around(self, call, run)

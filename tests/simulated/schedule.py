@@ -20,7 +20,7 @@ from botocore.exceptions import ClientError
 from spass.core.errors import storage_timeout
 from spass.core.ids import AscendingNumbers
 from spass.journal.follower import follow
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.table import ConditionFailed, TransactionConflict, TransactionFailed
 from spass.testing.faults import Crash, FaultPlan, inject
 from tests.unit.virtual_time import VirtualLoop
@@ -146,13 +146,13 @@ class Schedule:
         """Return a random delay of at most ``longest`` seconds, most often a short one."""
         return longest * self.rng.random() ** 3
 
-    def later(self, run: Callable[[], object]) -> None:
+    def later(self, run: PendingCall[object]) -> None:
         """Run a call after a delay, when its caller no longer waits."""
 
         async def arrive() -> None:
             await asyncio.sleep(self.random_delay(_MAX_DELAY))
             with suppress(ConditionFailed, TransactionFailed, ClientError):  # the last one: a read of a deleted object
-                run()
+                await run()
 
         def on_arrival(arrival: asyncio.Task[None]) -> None:
             self.under_way.discard(arrival)
@@ -170,11 +170,13 @@ class Process(FaultPlan):
     starts or ends.
     """
 
+    in_threads = False
+
     schedule: Schedule = field(kw_only=True)
     without_faults: bool = False
     paused_until: float = 0.0
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         schedule, in_flight = self.schedule, _InFlightCall(self, call.is_read)
         await in_flight.wait(0.0)
         schedule.calls += 1
@@ -190,7 +192,7 @@ class Process(FaultPlan):
             if in_flight.cancelled:
                 raise asyncio.CancelledError
 
-    async def _run_call(self, call: ServiceCall, run: Callable[[], T], fault: CallFault | None, in_flight: "_InFlightCall") -> T:
+    async def _run_call(self, call: ServiceCall, run: PendingCall[T], fault: CallFault | None, in_flight: "_InFlightCall") -> T:
         schedule = self.schedule
         match fault:
             case CallFault.THROTTLE:
@@ -203,7 +205,7 @@ class Process(FaultPlan):
                 raise storage_timeout()
             case CallFault.REPEATED:
                 with suppress(ConditionFailed, TransactionFailed):
-                    run()
+                    await run()
                 await in_flight.wait(schedule.random_delay(_RETRY_SECONDS))
             case CallFault.GHOST:
                 schedule.later(run)
@@ -211,7 +213,7 @@ class Process(FaultPlan):
                 self.crashed = True
             case CallFault.PAUSE:
                 self.paused_until = asyncio.get_running_loop().time() + 30.0 + schedule.random_delay(_MAX_DELAY)
-        result = run()
+        result = await run()
         if fault is CallFault.LOST_REPLY:
             await in_flight.wait(schedule.random_delay(_RETRY_SECONDS))
             raise storage_timeout()

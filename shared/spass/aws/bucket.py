@@ -6,9 +6,8 @@ import json
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from botocore.credentials import Credentials
 from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
 
 from spass.aws.error_translation import call_service, storage_errors
@@ -27,6 +26,7 @@ from spass.store.bucket import (
 from spass.store.invocation import retry_once
 
 if TYPE_CHECKING:
+    from botocore.credentials import Credentials
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef
 
@@ -39,7 +39,7 @@ _DELETE_BATCH: Final = 1000  # the maximum of DeleteObjects
 
 BLOCK_BYTES: Final = 8 * 2**20
 
-_CredentialsOf = Callable[[], Credentials | None]
+_CredentialsOf: TypeAlias = "Callable[[], Credentials | None]"
 
 # Lambda does not say when a function's credentials expire. An invocation may take 15 minutes, so they stay valid for that long.
 _INVOCATION_SECONDS: Final = 15 * 60
@@ -207,7 +207,7 @@ class S3Uploads(Folder, TenantUploads):
         return parameters if version is None else parameters | {"VersionId": version}
 
 
-def _valid_seconds(credentials: Credentials | None) -> int:
+def _valid_seconds(credentials: "Credentials | None") -> int:
     """Return a lower bound of the seconds for which these credentials stay valid."""
     if credentials is None or credentials.get_frozen_credentials().token is None:
         return sys.maxsize  # a user's credentials do not expire

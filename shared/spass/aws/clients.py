@@ -3,14 +3,11 @@
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
-
-import boto3
-from botocore.config import Config
-from botocore.credentials import Credentials
+from typing import TYPE_CHECKING, Any, Final
 
 from spass.aws.bucket import S3Objects, S3Uploads
 from spass.aws.dynamodb import DynamoDBTable
+from spass.aws.dynamodb_client import DynamoDBClient
 from spass.aws.error_translation import storage_errors
 from spass.aws.job_targets import NO_JOB_TARGETS, JobTargets
 from spass.aws.jobs import AwsJobs
@@ -23,7 +20,9 @@ from spass.store.tenant_store import TenantStore
 from spass.store.work_line import WorkLine
 
 if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
+    import boto3
+    from botocore.config import Config
+    from botocore.credentials import Credentials
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_sqs import SQSClient
     from mypy_boto3_ssm import SSMClient
@@ -31,28 +30,31 @@ if TYPE_CHECKING:
 
     from spass.sandbox.launcher import TenantFunction
 
-# A table call takes milliseconds. After seconds it is lost, and boto3 retries twice, with jittered backoff, on another host.
-# ``GuardedTable`` then repeats the whole call once.
-_TABLE_CONFIG: Final = Config(
-    connect_timeout=1,
-    read_timeout=3,
-    retries={"mode": "standard", "total_max_attempts": 3},
-    max_pool_connections=50,
-    tcp_keepalive=True,
-    parameter_validation=False,  # the parameters are typed, and the service validates them too
-    user_agent="spass",  # botocore would build the default one for each call
-)
+# A message takes milliseconds. After seconds it is lost, and boto3 retries twice, with jittered backoff.
+_QUEUES: Final[Mapping[str, Any]] = {
+    "connect_timeout": 1,
+    "read_timeout": 3,
+    "retries": {"mode": "standard", "total_max_attempts": 3},
+    "max_pool_connections": 50,
+    "tcp_keepalive": True,
+    "parameter_validation": False,  # the parameters are typed, and the service validates them too
+    "user_agent": "spass",  # botocore would build the default one for each call
+}
 # Reading an object of several megabytes takes seconds.
-_BUCKET_CONFIG: Final = Config(
-    connect_timeout=2,
-    read_timeout=20,
-    retries={"mode": "standard", "total_max_attempts": 4},
-    max_pool_connections=50,
-    tcp_keepalive=True,
-    signature_version="s3v4",  # in some regions boto3 would sign presigned forms with version 2
-)
+_BUCKET: Final[Mapping[str, Any]] = {
+    "connect_timeout": 2,
+    "read_timeout": 20,
+    "retries": {"mode": "standard", "total_max_attempts": 4},
+    "max_pool_connections": 50,
+    "tcp_keepalive": True,
+    "signature_version": "s3v4",  # in some regions boto3 would sign presigned forms with version 2
+}
 # ``ProviderKeys`` retries itself, for a longer time.
-_PARAMETERS_CONFIG: Final = Config(connect_timeout=1, read_timeout=2, retries={"mode": "standard", "total_max_attempts": 1})
+_PARAMETERS: Final[Mapping[str, Any]] = {
+    "connect_timeout": 1,
+    "read_timeout": 2,
+    "retries": {"mode": "standard", "total_max_attempts": 1},
+}
 
 
 class Aws:
@@ -67,12 +69,14 @@ class Aws:
         self._job_targets = job_targets
 
     @cached_property
-    def _session(self) -> boto3.Session:
+    def _session(self) -> "boto3.Session":
+        import boto3  # slow, and most requests use the table alone
+
         return boto3.Session()
 
     @cached_property
-    def _dynamodb(self) -> "DynamoDBClient":
-        return self._session.client("dynamodb", config=_TABLE_CONFIG)
+    def _dynamodb(self) -> DynamoDBClient:
+        return DynamoDBClient()
 
     @cached_property
     def _table_client(self) -> TableClient:
@@ -82,25 +86,25 @@ class Aws:
     def _s3(self) -> "S3Client":
         emulated = bool(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"))
         # ``upload_origin`` tells browsers the address of presigned forms. In us-east-1 it would be the global endpoint's.
-        address = Config(s3={"addressing_style": "path" if emulated else "virtual", "us_east_1_regional_endpoint": "regional"})
-        return self._session.client("s3", config=_BUCKET_CONFIG.merge(address))
+        address = {"addressing_style": "path" if emulated else "virtual", "us_east_1_regional_endpoint": "regional"}
+        return self._session.client("s3", config=_config({**_BUCKET, "s3": address}))
 
     @cached_property
     def _sqs(self) -> "SQSClient":
-        return self._session.client("sqs", config=_TABLE_CONFIG)
+        return self._session.client("sqs", config=_config(_QUEUES))
 
     @cached_property
     def _states(self) -> "SFNClient":
-        return self._session.client("stepfunctions", config=_TABLE_CONFIG)
+        return self._session.client("stepfunctions", config=_config(_QUEUES))
 
     @cached_property
     def _scheduler(self) -> SchedulerClient:
-        client: SchedulerClient = self._session.client("scheduler", config=_TABLE_CONFIG)
+        client: SchedulerClient = self._session.client("scheduler", config=_config(_QUEUES))
         return client
 
     @cached_property
     def _ssm(self) -> "SSMClient":
-        return self._session.client("ssm", config=_PARAMETERS_CONFIG)
+        return self._session.client("ssm", config=_config(_PARAMETERS))
 
     def get_parameters(self, names: Sequence[str]) -> Mapping[str, str]:
         """Read and decrypt up to ten parameters of the SSM parameter store. Omit those that do not exist.
@@ -113,12 +117,17 @@ class Aws:
             response = self._ssm.get_parameters(Names=list(names), WithDecryption=True)
         return {parameter["Name"]: parameter["Value"] for parameter in response["Parameters"]}
 
-    def _credentials(self) -> Credentials | None:
+    def _credentials(self) -> "Credentials | None":
         return self._session.get_credentials()
 
     def connect(self) -> None:
-        """Create the table's client now, which takes about 50 ms, instead of at the first request."""
-        _ = self._table_client
+        """Do now, instead of at the first request, what the first call of the table takes: its settings and the certificates."""
+        self._dynamodb.prepare()
+
+    def close(self) -> None:
+        """Close the table's idle connections of the running event loop, in its next iteration."""
+        if "_dynamodb" in self.__dict__:
+            self._dynamodb.close()
 
     @property
     def shared(self) -> GuardedTable:
@@ -148,3 +157,9 @@ class Aws:
             jobs,
             WorkLine(tenant, table, self.shared, jobs),
         )
+
+
+def _config(options: Mapping[str, Any]) -> "Config":
+    from botocore.config import Config
+
+    return Config(**options)

@@ -1,12 +1,11 @@
-"""The table in DynamoDB, through boto3. Only this module writes DynamoDB's expressions."""
+"""The table in DynamoDB. Only this module writes DynamoDB's expressions."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from base64 import b64decode, b64encode
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
-from botocore.exceptions import ClientError
-
-from spass.aws.error_translation import storage_errors
+from spass.aws.dynamodb_client import RequestRefused
 from spass.core.errors import InternalError
 from spass.store.keys import Key
 from spass.store.table import ConditionFailed, Page, Query, Reply, TransactionConflict, TransactionFailed
@@ -31,88 +30,92 @@ from spass.store.writes import (
     Write,
 )
 
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
-    from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
-
 T = TypeVar("T")
 
+Attribute: TypeAlias = dict[str, object]
+"""A value with its type, as in DynamoDB's JSON protocol: ``{"S": "text"}``."""
+
+_REFUSALS: Final = frozenset(
+    {
+        "ConditionalCheckFailedException",
+        "TransactionCanceledException",
+        "TransactionConflictException",
+        "TransactionInProgressException",
+    }
+)
 # Cancellation reasons after which a retry may succeed. "None" is the reason of a write that did not cause the cancellation.
 _TRANSIENT_REASONS: Final = frozenset({"None", "TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
 
 _ACTIONS: Final = {Put: "Put", Update: "Update", Delete: "Delete", Check: "ConditionCheck"}
+_OPERATIONS: Final = {Put: ("PutItem", "NONE"), Update: ("UpdateItem", "ALL_NEW"), Delete: ("DeleteItem", "ALL_OLD")}
+
+
+class ServiceClient(Protocol):
+    """DynamoDB's operations: ``DynamoDBClient``, or an emulator in this process."""
+
+    async def call(self, operation: str, request: Mapping[str, object], expected: Collection[str] = ()) -> dict[str, Any]:
+        """Make one call, as ``DynamoDBClient.call`` does."""
+        ...
 
 
 class DynamoDBTable:
     """A ``TableClient`` of the table ``name``."""
 
-    def __init__(self, client: "DynamoDBClient", name: str) -> None:
-        self._client: Any = client  # untyped, because this module builds the parameters as mappings
+    def __init__(self, client: ServiceClient, name: str) -> None:
+        self._client = client
         self._name = name
 
-    def get(self, *, key: Key, consistent: bool) -> Reply[Item | None]:
-        with storage_errors():
-            response = self._client.get_item(Key=_key(key), ConsistentRead=consistent, **self._common)
-        return _reply(response, _item(response))
+    async def get(self, *, key: Key, consistent: bool) -> Reply[Item | None]:
+        answer = await self._call("GetItem", {"Key": _key(key), "ConsistentRead": consistent})
+        return _reply(answer, _item(answer))
 
-    def query(self, *, query: Query) -> Reply[Page]:
-        values: dict[str, AttributeValueTypeDef] = {":pk": {"S": query.partition}}
-        parameters: dict[str, object] = {"KeyConditionExpression": "pk = :pk", "ExpressionAttributeValues": values}
+    async def query(self, *, query: Query) -> Reply[Page]:
+        values: dict[str, Attribute] = {":pk": {"S": query.partition}}
+        request: dict[str, object] = {
+            "KeyConditionExpression": "pk = :pk",
+            "ExpressionAttributeValues": values,
+            "ConsistentRead": query.consistent,
+            "ScanIndexForward": not query.newest_first,
+        }
         if query.prefix:
-            parameters["KeyConditionExpression"] = "pk = :pk AND begins_with(sk, :prefix)"
+            request["KeyConditionExpression"] = "pk = :pk AND begins_with(sk, :prefix)"
             values[":prefix"] = {"S": query.prefix}
         if query.after is not None:
-            parameters["ExclusiveStartKey"] = _key(Key(query.partition, query.after))
+            request["ExclusiveStartKey"] = _key(Key(query.partition, query.after))
         if query.limit is not None:
-            parameters["Limit"] = query.limit
-        with storage_errors():
-            response = self._client.query(
-                ConsistentRead=query.consistent, ScanIndexForward=not query.newest_first, **parameters, **self._common
-            )
-        last = response.get("LastEvaluatedKey")
-        return _reply(response, Page([item_of(item) for item in response["Items"]], last["sk"]["S"] if last else None))
+            request["Limit"] = query.limit
+        answer = await self._call("Query", request)
+        last = answer.get("LastEvaluatedKey")
+        return _reply(answer, Page([item_of(item) for item in answer["Items"]], last["sk"]["S"] if last else None))
 
-    def write(self, *, write: Put | Update | Delete) -> Reply[Item | None]:
-        if isinstance(write, Put):
-            method, return_values = self._client.put_item, "NONE"
-        elif isinstance(write, Update):
-            method, return_values = self._client.update_item, "ALL_NEW"
-        else:
-            method, return_values = self._client.delete_item, "ALL_OLD"
+    async def write(self, *, write: Put | Update | Delete) -> Reply[Item | None]:
+        operation, return_values = _OPERATIONS[type(write)]
         try:
-            with storage_errors():
-                response = method(ReturnValues=return_values, **parameters_of(write), **self._common)
-        except ClientError as error:
-            match error.response["Error"]["Code"]:
-                case "ConditionalCheckFailedException":
-                    raise ConditionFailed(_item(error.response)) from None
-                case "TransactionConflictException":
-                    raise TransactionConflict from None
-            raise
-        return _reply(response, _item(response, "Attributes"))
+            answer = await self._call(operation, {"ReturnValues": return_values, **parameters_of(write)})
+        except RequestRefused as refusal:
+            if refusal.code == "TransactionConflictException":
+                raise TransactionConflict from None
+            raise ConditionFailed(_item(refusal.body)) from None
+        return _reply(answer, _item(answer, "Attributes"))
 
-    def transact(self, *, writes: Sequence[Write], token: str) -> Reply[None]:
+    async def transact(self, *, writes: Sequence[Write], token: str) -> Reply[None]:
         items = [{_ACTIONS[type(write)]: {**parameters_of(write), "TableName": self._name}} for write in writes]
+        request = {"TransactItems": items, "ClientRequestToken": token, "ReturnConsumedCapacity": "TOTAL"}
         try:
-            with storage_errors():
-                response = self._client.transact_write_items(
-                    TransactItems=items, ClientRequestToken=token, ReturnConsumedCapacity="TOTAL"
-                )
-        except ClientError as error:
-            reasons = cast("Sequence[Mapping[str, object]]", error.response.get("CancellationReasons", []))
+            answer = await self._client.call("TransactWriteItems", request, _REFUSALS)
+        except RequestRefused as refusal:
+            reasons = cast("Sequence[Mapping[str, object]]", refusal.body.get("CancellationReasons", []))
             failures = {n: _item(reason) for n, reason in enumerate(reasons) if reason.get("Code") == "ConditionalCheckFailed"}
             if failures:
                 raise TransactionFailed(failures) from None
             if {reason.get("Code") for reason in reasons} - _TRANSIENT_REASONS:
                 raise InternalError("The storage refused a transaction of ours.") from None
-            if error.response["Error"]["Code"] in ("TransactionCanceledException", "TransactionInProgressException"):
-                raise TransactionConflict from None
-            raise
-        return _reply(response, None)
+            raise TransactionConflict from None
+        return _reply(answer, None)
 
-    @property
-    def _common(self) -> Mapping[str, str]:
-        return {"TableName": self._name, "ReturnConsumedCapacity": "TOTAL"}
+    async def _call(self, operation: str, request: Mapping[str, object]) -> dict[str, Any]:
+        common = {"TableName": self._name, "ReturnConsumedCapacity": "TOTAL"}
+        return await self._client.call(operation, {**request, **common}, _REFUSALS)
 
 
 def _reply(response: Mapping[str, Any], value: T) -> Reply[T]:
@@ -148,7 +151,7 @@ def parameters_of(write: Write) -> dict[str, object]:
     return parameters
 
 
-def _key(key: Key) -> "dict[str, AttributeValueTypeDef]":
+def _key(key: Key) -> dict[str, Attribute]:
     return {"pk": {"S": key.pk}, "sk": {"S": key.sk}}
 
 
@@ -158,7 +161,7 @@ class _Expressions:
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
-        self.values: dict[str, AttributeValueTypeDef] = {}
+        self.values: dict[str, Attribute] = {}
 
     def update(self, update: Update) -> str:
         sets = [f"{self._path(path)} = {self._value(value)}" for path, value in update.set.items()]
@@ -211,13 +214,13 @@ class _Expressions:
         return placeholder
 
 
-def item_of(stored: "Mapping[str, AttributeValueTypeDef]") -> Item:
-    """Return the item that boto3 read."""
-    return {name: _value(cast("Mapping[str, object]", attribute)) for name, attribute in stored.items()}
+def item_of(stored: Mapping[str, Mapping[str, object]]) -> Item:
+    """Return a stored item."""
+    return {name: _value(attribute) for name, attribute in stored.items()}
 
 
-def attribute_of(value: Value) -> "AttributeValueTypeDef":
-    """Return ``value`` as boto3 writes it."""
+def attribute_of(value: Value) -> Attribute:
+    """Return ``value`` with its type."""
     match value:
         case None:
             return {"NULL": True}
@@ -230,7 +233,7 @@ def attribute_of(value: Value) -> "AttributeValueTypeDef":
         case str():
             return {"S": value}
         case bytes():
-            return {"B": value}
+            return {"B": b64encode(value).decode()}
         case frozenset():
             return {"SS": sorted(value)}
         case Mapping():
@@ -253,5 +256,7 @@ def _value(attribute: Mapping[str, object]) -> Value:
             return frozenset(cast("Sequence[str]", content))
         case "L":
             return [_value(inner) for inner in cast("Sequence[Mapping[str, object]]", content)]
+        case "B":
+            return b64decode(cast(str, content))
         case _:
-            return cast("str | bytes | bool", content)
+            return cast("str | bool", content)

@@ -7,17 +7,13 @@ from typing import Final, TypeVar
 from botocore.exceptions import BotoCoreError, ClientError
 
 from spass.core.errors import InternalError, StorageUnavailable, storage_timeout
-from spass.store.invocation import ServiceCall, invoke
+from spass.store.invocation import ServiceCall, invoke_blocking
 
 T = TypeVar("T")
 
 # Codes that callers in this package handle themselves.
 _EXPECTED: Final = frozenset(
     {
-        "ConditionalCheckFailedException",
-        "TransactionCanceledException",
-        "TransactionConflictException",
-        "TransactionInProgressException",
         "ExecutionAlreadyExists",
         "NoSuchKey",
         "NoSuchVersion",
@@ -72,4 +68,4 @@ async def call_service(service: str, operation: str, method: Callable[..., T], p
         with storage_errors():
             return method(**parameters)
 
-    return await invoke(ServiceCall(service, operation, parameters), run)
+    return await invoke_blocking(ServiceCall(service, operation, parameters), run)

@@ -11,7 +11,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from spass.core.errors import InternalError
 from spass.sandbox.launcher import FunctionAnswer, FunctionLost, FunctionThrottled, TenantFunction
-from spass.store.invocation import ServiceCall, invoke
+from spass.store.invocation import ServiceCall, invoke_blocking
 
 # The sandbox's function ends after 220 s at most. A retry by botocore would not know the time that is left.
 _CONFIG: Final = Config(
@@ -69,7 +69,7 @@ class LambdaFunction(TenantFunction):
 
     async def invoke(self, tenant_id: str, payload: bytes) -> FunctionAnswer:
         parameters = {"FunctionName": self._name, "TenantId": tenant_id, "Payload": payload}
-        return await invoke(ServiceCall("lambda", "Invoke", parameters), lambda: self._invoke(tenant_id, payload))
+        return await invoke_blocking(ServiceCall("lambda", "Invoke", parameters), lambda: self._invoke(tenant_id, payload))
 
     def _invoke(self, tenant_id: str, payload: bytes) -> FunctionAnswer:
         try:

@@ -8,7 +8,7 @@ from botocore.exceptions import ClientError
 from spass.aws.error_translation import storage_errors
 from spass.aws.job_targets import JobTargets
 from spass.core.errors import StorageUnavailable
-from spass.store.invocation import ServiceCall, invoke, retry_once
+from spass.store.invocation import ServiceCall, invoke_blocking, retry_once
 from spass.store.schedules import ScheduleEntry, Schedules
 
 _CONFLICT: Final = "ConflictException"
@@ -128,7 +128,7 @@ class EventBridgeSchedules(Schedules):
                         raise _too_many_changes() from error
                     raise
 
-        return await retry_once(lambda: invoke(ServiceCall("scheduler", operation, parameters), run))
+        return await retry_once(lambda: invoke_blocking(ServiceCall("scheduler", operation, parameters), run))
 
 
 def _too_many_changes() -> StorageUnavailable:

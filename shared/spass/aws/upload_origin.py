@@ -30,6 +30,10 @@ def upload_origin(environment: Mapping[str, str]) -> str | None:
     region = environment.get("AWS_DEFAULT_REGION")
     if not region:
         return None
-    domain = next((domain for prefix, domain in _DOMAINS.items() if region.startswith(prefix)), _DOMAIN)
-    host = f"s3.{region}.{domain}"
+    host = f"s3.{region}.{domain_of(region)}"
     return f"https://{host}/{bucket}" if "." in bucket else f"https://{bucket}.{host}"
+
+
+def domain_of(region: str) -> str:
+    """Return the domain of the hosts of AWS in ``region``."""
+    return next((domain for prefix, domain in _DOMAINS.items() if region.startswith(prefix)), _DOMAIN)

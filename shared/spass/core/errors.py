@@ -32,10 +32,11 @@ Only the record of an upload shows the codes of ``BatchConflict``, ``IndexReplac
 stream shows ``TurnLost``.
 Other exceptions do not reach a caller of the gateway; the room that raises one, or the room above it, handles it:
 ConditionFailed · TransactionFailed · TransactionConflict · InvalidUpdate · ObjectMissing · StreamRestarted · IndexChanged ·
-AttemptFailed · EventTooLong · BrokenEventStream · SigningFailed · InvalidJson · ToolError · ChildFailed · InvalidExpression ·
-IngestRefused · MessageDone · MessageRedelivered · NotHandled · NotCalls · FunctionFailed · ConfigError · MaxTurns ·
-UnknownKind · AnswerTooLong · WrongValue · UsageError · SpassApiError · SpassUnreachable · RequestFailed · ConfinementFailed ·
-ContainerFailed · MountRefused · NoFreeSlot · CellStopped · FunctionThrottled · FunctionLost · UnknownSandbox · FetchRefused
+AttemptFailed · EventTooLong · BrokenEventStream · SigningFailed · NoAnswer · RequestRefused · AttemptLost · InvalidJson ·
+ToolError · ChildFailed · InvalidExpression · IngestRefused · MessageDone · MessageRedelivered · NotHandled · NotCalls ·
+FunctionFailed · ConfigError · MaxTurns · UnknownKind · AnswerTooLong · WrongValue · UsageError · SpassApiError ·
+SpassUnreachable · RequestFailed · ConfinementFailed · ContainerFailed · MountRefused · NoFreeSlot · CellStopped ·
+FunctionThrottled · FunctionLost · UnknownSandbox · FetchRefused
 """
 
 from collections.abc import Mapping

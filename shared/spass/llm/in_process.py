@@ -176,8 +176,9 @@ class InProcessCalls:
         self._log.reset_agent_usage(None if agent_id is None else _agent(agent_id))
 
     async def aclose(self) -> None:
-        """Close the connections to all backends. Later calls open new ones."""
+        """Close the connections to all backends and to the table. Later calls open new ones."""
         await self._router.aclose()
+        await self._log.aclose()
 
     async def _chat(self, request: ChatRequest, context: CallContext, call: RecordedCall) -> AsyncGenerator[ChatDelta, None]:
         """Yield the answer of a backend, with the calls that it writes as text."""

@@ -98,7 +98,7 @@ def _from_environment(environment: Mapping[str, str]) -> InProcessCalls:
         process_table = _ProcessTable()
         return InProcessCalls(config, router(limits=lambda: process_table), ProcessUsageLog(), key_of=keys.get)
     store = aws.for_tenant(_tenant(config, environment.get("SPASS_TENANT")))
-    return InProcessCalls(config, router(limits=lambda: aws.shared), TableUsageLog(store), store, keys.get)
+    return InProcessCalls(config, router(limits=lambda: aws.shared), TableUsageLog(store, aws.close), store, keys.get)
 
 
 def _tenant(config: GatewayConfig, name: str | None) -> TenantId:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
@@ -77,6 +77,9 @@ class ProcessUsageLog:
             else:
                 self._usage.pop(agent_id, None)
 
+    async def aclose(self) -> None:
+        """Do nothing: memory has no connections."""
+
 
 @dataclass(frozen=True, slots=True)
 class _ProcessCall:
@@ -93,26 +96,43 @@ class _ProcessCall:
 class TableUsageLog:
     """Record each call in the audit and the usage of a tenant, as the gateway does.
 
-    The reports block the calling thread while they read the table.
+    The reports block the calling thread while they read the table. ``close`` closes the table's connections of an event loop.
     """
 
-    def __init__(self, store: TenantStore) -> None:
+    def __init__(self, store: TenantStore, close: Callable[[], None]) -> None:
         self._store = store
+        self._close = close
 
     def begin(self, kind: CallKind, model: str, agent: AgentName | None, deadline: Deadline) -> Recorder:
         scope = Scope.for_job(self._store, deadline, route=ROUTE)
         return Recorder(scope.for_agent(agent) if agent is not None else scope, kind, model=model)
 
     def get_agent_usage(self, agent_id: str) -> AgentUsage:
-        report = _run(metering.usage(self._store, UsageQuery(agent=AgentName(agent_id))))
+        report = self._run(metering.usage(self._store, UsageQuery(agent=AgentName(agent_id))))
         return _agent_usage(report.total)
 
     def get_all_usage(self) -> dict[str, AgentUsage]:
-        report = _run(metering.usage(self._store, UsageQuery()))
+        report = self._run(metering.usage(self._store, UsageQuery()))
         return {group.key: _agent_usage(group) for group in report.usage if group.key is not None}
 
     def reset_agent_usage(self, agent_id: str | None = None) -> None:
-        _run(metering.reset(self._store, None if agent_id is None else AgentName(agent_id)))
+        self._run(metering.reset(self._store, None if agent_id is None else AgentName(agent_id)))
+
+    async def aclose(self) -> None:
+        self._close()
+        await asyncio.sleep(0)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` in an event loop of its own thread: the calling thread may already run one."""
+
+        async def run() -> T:
+            try:
+                return await work
+            finally:
+                await self.aclose()
+
+        with ThreadPoolExecutor(1, thread_name_prefix="usage") as thread:
+            return thread.submit(asyncio.run, run()).result()
 
 
 UsageLog: TypeAlias = ProcessUsageLog | TableUsageLog
@@ -121,9 +141,3 @@ UsageLog: TypeAlias = ProcessUsageLog | TableUsageLog
 
 def _agent_usage(total: UsageTotal) -> AgentUsage:
     return AgentUsage(total.requests, total.prompt_tokens, total.completion_tokens)
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` in an event loop of its own thread: the calling thread may already run one."""
-    with ThreadPoolExecutor(1, thread_name_prefix="usage") as thread:
-        return thread.submit(asyncio.run, work).result()

@@ -1,8 +1,8 @@
 """The table as one tenant sees it: typed reads and conditional writes."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId
@@ -25,8 +25,8 @@ _OPERATIONS: Final = {Put: "PutItem", Update: "UpdateItem", Delete: "DeleteItem"
 class ConditionFailed(Exception):
     """The condition of a write failed. ``item`` is the stored item, or None.
 
-    After a lost reply boto3 retries, and the condition of the retry may fail because the first attempt took effect. So a writer
-    that changes what its condition tests must check whether ``item`` is the result of its own write.
+    After a lost reply the client retries, and the condition of the retry may fail because the first attempt took effect. So a
+    writer that changes what its condition tests must check whether ``item`` is the result of its own write.
     """
 
     def __init__(self, item: Item | None) -> None:
@@ -74,24 +74,24 @@ class Reply(NamedTuple, Generic[T]):
 
 
 class TableClient(Protocol):
-    """A table, one request per method: DynamoDB's, or one in memory. Each method may block, and be called from any thread.
+    """A table, one request per method: DynamoDB's, or one in memory. Each method runs on the event loop.
 
     Raises:
         StorageUnavailable: AWS throttled all retries or was unreachable; whether a write took effect is unknown.
         TransactionConflict: another transaction is changing one of the items.
     """
 
-    def get(self, *, key: Key, consistent: bool) -> Reply[Item | None]:
+    async def get(self, *, key: Key, consistent: bool) -> Reply[Item | None]:
         """Return the item under ``key``, expired or not."""
 
-    def query(self, *, query: Query) -> Reply[Page]:
+    async def query(self, *, query: Query) -> Reply[Page]:
         """Return one page of ``query``. A page may be empty although more items follow."""
 
-    def write(self, *, write: Put | Update | Delete) -> Reply[Item | None]:
+    async def write(self, *, write: Put | Update | Delete) -> Reply[Item | None]:
         """Return the item after an Update, the item before a Delete, None for a Put. Raise ``ConditionFailed`` if the condition
         failed."""
 
-    def transact(self, *, writes: Sequence[Write], token: str) -> Reply[None]:
+    async def transact(self, *, writes: Sequence[Write], token: str) -> Reply[None]:
         """Do all of ``writes`` or none, once per ``token`` within ten minutes. Raise ``TransactionFailed`` if conditions
         failed."""
 
@@ -182,7 +182,7 @@ class GuardedTable:
             self._guard(write.key.pk)
         await self._call("TransactWriteItems", self._client.transact, {"writes": writes, "token": token})
 
-    async def _call(self, operation: str, method: Callable[..., T], parameters: Mapping[str, object]) -> T:
+    async def _call(self, operation: str, method: Callable[..., Coroutine[Any, Any, T]], parameters: Mapping[str, object]) -> T:
         call = ServiceCall("dynamodb", operation, parameters)
         for attempt in range(_CONFLICT_ATTEMPTS):
             try:

@@ -14,7 +14,7 @@ from spass.aws.schedules import SchedulerClient
 from spass.core.time import now_s
 from spass.store.table import TableClient
 from spass.testing.bucket import MemoryBucket
-from spass.testing.table import MemoryTable
+from spass.testing.table import MemoryTable, MemoryTableClient
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -121,12 +121,15 @@ class MemoryAws(Aws):
         self.queues = MemoryQueues()
         self.scheduler = MemoryScheduler()
 
+    def connect(self) -> None:
+        """Do nothing: memory needs no connection."""
+
     def _credentials(self) -> None:
         return None  # they never expire
 
     @cached_property
     def _table_client(self) -> TableClient:
-        return self.table
+        return MemoryTableClient(self.table)
 
     @cached_property
     def _s3(self) -> "S3Client":

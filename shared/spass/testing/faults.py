@@ -1,13 +1,14 @@
 """Faults of AWS calls. ``with inject(FaultPlan(...))`` applies the plan to all calls of the block and of its tasks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from spass.core.errors import storage_timeout
-from spass.store.invocation import CALL_PLAN, ServiceCall, run_in_thread
+from spass.store.invocation import CALL_PLAN, PendingCall, ServiceCall
+from spass.store.shielded import run_shielded
 
 T = TypeVar("T")
 
@@ -44,8 +45,9 @@ class FaultPlan:
     calls: list[ServiceCall] = field(default_factory=list)
     capacity: list[float] = field(default_factory=list)
     crashed: bool = False
+    in_threads: ClassVar[bool] = True  # False: calls that block run on the event loop
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         if self.crashed:
             raise Crash
         fault = self.next_fault(call)
@@ -75,9 +77,9 @@ class FaultPlan:
         self.calls.append(call)
         return self.fault if self.at <= number < self.at + self.times else None
 
-    async def run_call(self, run: Callable[[], T]) -> T:
+    async def run_call(self, run: PendingCall[T]) -> T:
         """Run the call as the library does. Override this to run it without a thread."""
-        return await run_in_thread(run)
+        return await run_shielded(run())
 
 
 @contextmanager

@@ -4,6 +4,7 @@ It is fast, so that a test can make a hundred thousand requests. A property test
 transactions never conflict, because a lock serializes all requests; a fault plan injects conflicts.
 """
 
+import asyncio
 import math
 import threading
 from bisect import bisect_left, bisect_right, insort
@@ -56,8 +57,11 @@ class _Change:
 
 
 class MemoryTable:
-    """A ``TableClient`` in memory. ``clock`` gives seconds since the epoch: a transaction that is repeated with its token within
-    ten minutes has no effect. ``watch`` is called with the item before and after each write that takes effect."""
+    """A table in memory; ``MemoryTableClient`` makes it a ``TableClient``.
+
+    ``clock`` gives seconds since the epoch: a transaction that is repeated with its token within ten minutes has no effect.
+    ``watch`` is called with the item before and after each write that takes effect.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -186,6 +190,27 @@ class MemoryTable:
     def _find(self, key: Key) -> _StoredItem | None:
         partition = self._partitions.get(key.pk)
         return partition.items.get(key.sk) if partition else None
+
+
+class MemoryTableClient:
+    """A ``TableClient`` of a table in memory. Other tasks run before a read. A write is never cancelled half-way."""
+
+    def __init__(self, table: MemoryTable) -> None:
+        self._table = table
+
+    async def get(self, *, key: Key, consistent: bool) -> Reply[Item | None]:
+        await asyncio.sleep(0)
+        return self._table.get(key=key, consistent=consistent)
+
+    async def query(self, *, query: Query) -> Reply[Page]:
+        await asyncio.sleep(0)
+        return self._table.query(query=query)
+
+    async def write(self, *, write: Put | Update | Delete) -> Reply[Item | None]:
+        return self._table.write(write=write)
+
+    async def transact(self, *, writes: Sequence[Write], token: str) -> Reply[None]:
+        return self._table.transact(writes=writes, token=token)
 
 
 def _in_range(order: Sequence[str], query: Query) -> Sequence[str]:

@@ -496,6 +496,8 @@ class Services:
         random.seed()
         ssl.RAND_add(os.urandom(32), 32)  # OpenSSL's generator makes the keys of TLS connections
         reload_environment()
+        if "aws" in self.__dict__:
+            self.aws.close()
         for name in self.__dict__.keys() - _KEPT:
             del self.__dict__[name]
 
@@ -503,6 +505,8 @@ class Services:
         """Close open connections, when a long-lived process ends."""
         if "router" in self.__dict__:
             await self.router.aclose()
+        if "aws" in self.__dict__:
+            self.aws.close()
 
 
 def _log_notices(notices: "Iterable[ConfigProblem]") -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 import pytest
@@ -16,7 +16,7 @@ from spass.models.types import EmbeddingReply
 from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import DocumentPatch, NewDocument
 from spass.rag.ingest.parts import MAX_QUEUED_PARTS
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.integration.ingest.conftest import Clock
@@ -49,7 +49,7 @@ class CrashAfterCall(FaultPlan):
         super().__init__(Fault.CRASH_AFTER, at=-1)
         self.operation, self.remaining = operation, nth
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         self.remaining -= call.operation == self.operation
         if not self.remaining and self.at < 0:
             self.at = len(self.calls)

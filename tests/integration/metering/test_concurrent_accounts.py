@@ -3,7 +3,6 @@
 import asyncio
 import json
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -15,7 +14,7 @@ from spass.metering import audit
 from spass.metering.audit import AuditRecord
 from spass.metering.usage import UsageQuery, reset, spending_of_month, usage
 from spass.store import keys
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Item
 from spass.testing.faults import Fault, FaultPlan, inject
@@ -39,7 +38,7 @@ class PeriodicFaults(FaultPlan):
 
     dice: random.Random = field(default_factory=random.Random)
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         faults = [Fault.LOST_REPLY, Fault.THROTTLE, Fault.TIMEOUT, Fault.REPEATED]
         self.at = len(self.calls)
         self.fault = self.dice.choice(faults) if call.operation != "SendMessage" and self.dice.random() < 0.3 else None

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Callable
 from typing import Final, TypeVar
 
 import pytest
@@ -11,7 +10,7 @@ from spass.core.errors import IndexNotFound
 from spass.core.ids import DocumentId, IndexId
 from spass.rag.index.catalog import describe_index
 from spass.rag.index.documents import NewDocument
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.testing.faults import FaultPlan, inject
 from tests.integration.rag.conftest import RagHarness, documents
 
@@ -32,7 +31,7 @@ class RealisticLatency(FaultPlan):
         self.operation = operation
         self.most = most
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         await asyncio.sleep(random.uniform(*self.LATENCY[call.service]))
         answer = await super().around(call, run)
         count = sum(other.operation == self.operation for other in self.calls)

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import boto3
 import pytest
 
 from spass.aws.clients import Aws
@@ -11,6 +12,7 @@ from spass.store.writes import Item
 from spass.testing.faults import Fault
 from tests.functions.chat_turns import ChatTurn
 from tests.functions.test_crashes import Attempt, check_end, count_calls, repeat
+from tests.integration.conftest import REGION
 from tests.simulated.chats import TENANT, Chats, Process, virtual_clocks
 from tests.unit.virtual_time import virtual_time
 
@@ -23,17 +25,19 @@ class EmulatedChats(Chats):
 
     def __init__(self, folder: Path, emulated: Aws) -> None:
         self._emulated = emulated
+        session = boto3.Session(aws_access_key_id="test", aws_secret_access_key="test", region_name=REGION)
+        self._client = session.client("dynamodb", endpoint_url=emulated._s3.meta.endpoint_url)
         super().__init__(folder)
 
     def _empty_stores(self) -> Aws:
         for item in self.items():
-            self._emulated._dynamodb.delete_item(
+            self._client.delete_item(
                 TableName=self._emulated._table, Key={"pk": {"S": str(item["pk"])}, "sk": {"S": str(item["sk"])}}
             )
         return self._emulated
 
     def items(self) -> list[Item]:
-        pages = self._emulated._dynamodb.get_paginator("scan").paginate(TableName=self._emulated._table)
+        pages = self._client.get_paginator("scan").paginate(TableName=self._emulated._table)
         items = [item_of(item) for page in pages for item in page["Items"]]
         return [item for item in items if str(item["pk"]).startswith(f"T#{TENANT}#")]
 

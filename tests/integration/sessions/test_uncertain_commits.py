@@ -1,6 +1,5 @@
 """A turn dies before its commit, or its commits get no reply: the turn is recorded once or not at all."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -14,7 +13,7 @@ from spass.runs.run import RunAnswer
 from spass.sessions import record
 from spass.sessions.record import overflow_key
 from spass.store.bucket import ObjectMissing
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.leases import LEASE_SECONDS
 from spass.store.overflow import Overflow
 from spass.store.table import TransactionFailed
@@ -69,15 +68,15 @@ class UncertainCommits(FaultPlan):
 
     immediate: bool = True
     unknown_tokens: bool = False
-    attempts: list[Callable[[], object]] = field(default_factory=list)
+    attempts: list[PendingCall[object]] = field(default_factory=list)
     replies_from: int = 1_000
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         if call.operation != "TransactWriteItems":
             result = await FaultPlan.around(self, call, run)
             if call.operation == "GetItem" and self.attempts and not self.immediate:
                 with suppress(TransactionFailed):
-                    self.attempts[-1]()
+                    await self.attempts[-1]()
             return result
         self.attempts.append(run)
         if self.unknown_tokens:
@@ -116,7 +115,7 @@ async def test_an_abandoned_commit_cannot_take_effect_later(harness: "SessionHar
     assert (await harness.head(session)).hold is None
     for attempt in plan.attempts:
         with pytest.raises(TransactionFailed):
-            attempt()
+            await attempt()
     assert await harness.history(session) == []
     assert not (await harness.turn(session, "hello", "key").answer()).replayed
 

@@ -1,5 +1,6 @@
 """Compare signatures with those of boto3's own client."""
 
+import time
 from datetime import UTC, datetime
 from urllib.parse import quote
 
@@ -14,6 +15,7 @@ from spass.aws.signing import Signer, SigningFailed
 
 pytestmark = pytest.mark.anyio
 
+SIGNING_TIME = datetime(2026, 4, 30, 8, 14, 22, tzinfo=UTC)
 MODELS = [
     "amazon.titan-embed-text-v1",
     "eu.anthropic.claude-sonnet-4-5-20250929-v1:0",
@@ -33,7 +35,8 @@ def _use_environment_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def set_signing_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda: datetime(2026, 4, 30, 8, 14, 22, tzinfo=UTC))
+    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda: SIGNING_TIME)
+    monkeypatch.setattr(time, "time", SIGNING_TIME.timestamp)
 
 
 def as_text(value: object) -> str:
@@ -124,13 +127,15 @@ async def test_signing_with_an_unknown_profile_fails(monkeypatch: pytest.MonkeyP
 
 
 async def test_boto3_renews_expired_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")  # the environment's credentials are never renewed
+
     def renew() -> dict[str, str]:
         return {"access_key": "AKIDRENEWED", "secret_key": "s", "token": "t", "expiry_time": "2999-01-01T00:00:00Z"}
 
     credentials = RefreshableCredentials("AKIDOLD", "s", "t", datetime(2000, 1, 1, tzinfo=UTC), renew, "test")
     monkeypatch.setattr(boto3.Session, "get_credentials", lambda _: credentials)
     signature = await Signer("bedrock", "eu-central-1").sign("POST", "https://x.example/y", b"", {})
-    assert "Credential=AKIDRENEWED/" in signature["Authorization"]
+    assert "Credential=AKIDRENEWED/" in signature["authorization"]
 
 
 @pytest.mark.parametrize(
@@ -142,6 +147,8 @@ async def test_boto3_renews_expired_credentials(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 async def test_signing_with_credentials_that_cannot_be_renewed_fails(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")  # the environment's credentials are never renewed
+
     def renew() -> dict[str, str]:
         raise failure
 

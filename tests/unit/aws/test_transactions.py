@@ -1,13 +1,14 @@
 """Test the behaviour of DynamoDB that the emulators lack: conflicts between transactions, and its errors."""
 
-import boto3
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
 import pytest
-from botocore.exceptions import EndpointConnectionError
-from botocore.stub import Stubber
-from mypy_boto3_dynamodb import DynamoDBClient
 
 from spass.aws.dynamodb import DynamoDBTable
-from spass.core.errors import InternalError, StorageUnavailable
+from spass.aws.dynamodb_client import RequestRefused
+from spass.core.errors import InternalError
 from spass.core.ids import IndexId, TenantId
 from spass.store import keys
 from spass.store.table import ConditionFailed, TenantTable, TransactionFailed
@@ -18,119 +19,83 @@ KEY = keys.rag_manifest(TenantId("demo"), IndexId("one"))
 PUT = Put(KEY, {"n": 1})
 
 
-@pytest.fixture
-def client() -> DynamoDBClient:
-    return boto3.client("dynamodb", region_name="eu-central-1", aws_access_key_id="x", aws_secret_access_key="x")
+@dataclass(slots=True)
+class Service:
+    """A DynamoDB that gives each of ``answers`` once: an answer, or the refusal of a request."""
+
+    answers: list[Mapping[str, Any] | RequestRefused] = field(default_factory=list)
+    requests: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+
+    async def call(self, operation: str, request: Mapping[str, object], expected: Collection[str] = ()) -> dict[str, Any]:
+        self.requests.append((operation, request))
+        answer = self.answers.pop(0)
+        if isinstance(answer, RequestRefused):
+            assert answer.code in expected
+            raise answer
+        return dict(answer)
 
 
 @pytest.fixture
-def table(client: DynamoDBClient) -> TenantTable:
-    return TenantTable(DynamoDBTable(client, "table"), TenantId("demo"))
+def service() -> Service:
+    return Service()
 
 
-def add_cancellation(stubber: Stubber, *reasons: str) -> None:
-    stubber.add_client_error(
-        "transact_write_items",
-        "TransactionCanceledException",
-        modeled_fields={"CancellationReasons": [{"Code": reason} for reason in reasons]},
-    )
+@pytest.fixture
+def table(service: Service) -> TenantTable:
+    return TenantTable(DynamoDBTable(service, "table"), TenantId("demo"))
 
 
-async def test_a_conflict_is_retried_with_the_same_token(client: DynamoDBClient, table: TenantTable) -> None:
-    tokens: list[object] = []
-    client.meta.events.register(
-        "provide-client-params.dynamodb.TransactWriteItems", lambda params, **_: tokens.append(params["ClientRequestToken"])
-    )
-    with Stubber(client) as stubber:
-        add_cancellation(stubber, "None", "TransactionConflict")
-        add_cancellation(stubber, "ThrottlingError")
-        stubber.add_response("transact_write_items", {})
-        await table.transact([PUT], token="one-token")
-        stubber.assert_no_pending_responses()
-    assert tokens == ["one-token"] * 3
+def cancellation(*reasons: str) -> RequestRefused:
+    return RequestRefused("TransactionCanceledException", {"CancellationReasons": [{"Code": reason} for reason in reasons]})
 
 
-async def test_a_write_that_conflicts_with_a_transaction_is_retried(client: DynamoDBClient, table: TenantTable) -> None:
-    with Stubber(client) as stubber:
-        stubber.add_client_error("put_item", "TransactionConflictException")
-        stubber.add_response("put_item", {})
-        await table.write(PUT)
-        stubber.assert_no_pending_responses()
+async def test_a_conflict_is_retried_with_the_same_token(service: Service, table: TenantTable) -> None:
+    service.answers = [
+        cancellation("None", "TransactionConflict"),
+        cancellation("ThrottlingError"),
+        RequestRefused("TransactionInProgressException", {}),
+        {},
+    ]
+    await table.transact([PUT], token="one-token")
+    assert [request["ClientRequestToken"] for _, request in service.requests] == ["one-token"] * 4
 
 
-async def test_a_failed_transaction_returns_the_stored_item_of_each_failed_write(
-    client: DynamoDBClient, table: TenantTable
-) -> None:
-    with Stubber(client) as stubber:
-        stubber.add_client_error(
-            "transact_write_items",
-            "TransactionCanceledException",
-            modeled_fields={
-                "CancellationReasons": [{"Code": "None"}, {"Code": "ConditionalCheckFailed", "Item": {"owner": {"S": "me"}}}]
-            },
-        )
-        with pytest.raises(TransactionFailed) as failure:
-            await table.transact([PUT, PUT], token="t")
+async def test_a_write_that_conflicts_with_a_transaction_is_retried(service: Service, table: TenantTable) -> None:
+    service.answers = [RequestRefused("TransactionConflictException", {}), {}]
+    await table.write(PUT)
+    assert [operation for operation, _ in service.requests] == ["PutItem"] * 2
+
+
+async def test_a_failed_transaction_returns_the_stored_item_of_each_failed_write(service: Service, table: TenantTable) -> None:
+    reasons = [{"Code": "None"}, {"Code": "ConditionalCheckFailed", "Item": {"owner": {"S": "me"}}}]
+    service.answers = [RequestRefused("TransactionCanceledException", {"CancellationReasons": reasons})]
+    with pytest.raises(TransactionFailed) as failure:
+        await table.transact([PUT, PUT], token="t")
     assert failure.value.failures == {1: {"owner": "me"}}
 
 
-@pytest.mark.parametrize("code", ["ThrottlingException", "ProvisionedThroughputExceededException", "InternalServerError"])
-async def test_an_error_of_the_service_is_storage_unavailable(client: DynamoDBClient, table: TenantTable, code: str) -> None:
-    with Stubber(client) as stubber:
-        stubber.add_client_error("get_item", code)
-        with pytest.raises(StorageUnavailable):
-            await table.get(KEY)
-
-
-async def test_a_missing_permission_is_an_internal_error_without_resource_names(
-    client: DynamoDBClient, table: TenantTable
-) -> None:
-    with Stubber(client) as stubber:
-        stubber.add_client_error("put_item", "AccessDeniedException", "arn:aws:dynamodb:eu-central-1:1:table/secret")
-        with pytest.raises(InternalError) as error:
-            await table.write(PUT)
-    assert "arn:" not in error.value.message
-    assert "secret" not in error.value.message
-
-
-async def test_an_unreachable_service_is_storage_unavailable(
-    client: DynamoDBClient, table: TenantTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unreachable(**_: object) -> None:
-        raise EndpointConnectionError(endpoint_url="http://127.0.0.1:1")
-
-    monkeypatch.setattr(client, "get_item", unreachable)
-    with pytest.raises(StorageUnavailable):
-        await table.get(KEY)
-
-
-async def test_a_key_of_another_tenant_is_refused_before_the_request(client: DynamoDBClient, table: TenantTable) -> None:
+async def test_a_key_of_another_tenant_is_refused_before_the_request(service: Service, table: TenantTable) -> None:
     other_tenants_key = keys.rag_manifest(TenantId("demo-2"), IndexId("one"))
-    with Stubber(client):
-        with pytest.raises(PermissionError):
-            await table.get(other_tenants_key)
-        with pytest.raises(PermissionError):
-            await table.query(keys.rag_partition(TenantId("demo-2")))
-        with pytest.raises(PermissionError):
-            await table.write(Put(other_tenants_key, {}))
-        with pytest.raises(PermissionError):
-            await table.transact([PUT, Put(other_tenants_key, {})], token="t")
+    with pytest.raises(PermissionError):
+        await table.get(other_tenants_key)
+    with pytest.raises(PermissionError):
+        await table.query(keys.rag_partition(TenantId("demo-2")))
+    with pytest.raises(PermissionError):
+        await table.write(Put(other_tenants_key, {}))
+    with pytest.raises(PermissionError):
+        await table.transact([PUT, Put(other_tenants_key, {})], token="t")
+    assert service.requests == []
 
 
-async def test_a_failed_write_returns_the_stored_item(client: DynamoDBClient, table: TenantTable) -> None:
-    with Stubber(client) as stubber:
-        stubber.add_client_error(
-            "put_item",
-            "ConditionalCheckFailedException",
-            modeled_fields={"Item": {"n": {"N": "7"}, "deep": {"M": {"a": {"L": []}}}}},
-        )
-        with pytest.raises(ConditionFailed) as failure:
-            await table.write(PUT)
-    assert failure.value.item == {"n": 7, "deep": {"a": []}}
+async def test_a_failed_write_returns_the_stored_item(service: Service, table: TenantTable) -> None:
+    stored = {"n": {"N": "7"}, "deep": {"M": {"a": {"L": []}}}, "bytes": {"B": "AAH/"}}
+    service.answers = [RequestRefused("ConditionalCheckFailedException", {"Item": stored})]
+    with pytest.raises(ConditionFailed) as failure:
+        await table.write(PUT)
+    assert failure.value.item == {"n": 7, "deep": {"a": []}, "bytes": b"\x00\x01\xff"}
 
 
-async def test_an_invalid_transaction_is_not_retried(client: DynamoDBClient, table: TenantTable) -> None:
-    with Stubber(client) as stubber:
-        add_cancellation(stubber, "None", "ValidationError")
-        with pytest.raises(InternalError):
-            await table.transact([PUT, PUT], token="t")
+async def test_an_invalid_transaction_is_not_retried(service: Service, table: TenantTable) -> None:
+    service.answers = [cancellation("None", "ValidationError")]
+    with pytest.raises(InternalError):
+        await table.transact([PUT, PUT], token="t")

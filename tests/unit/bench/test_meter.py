@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 
 from bench.meter import record_calls
-from spass.store.invocation import ServiceCall, invoke
+from spass.store.invocation import ServiceCall, invoke_blocking
 from spass.store.table import Page, Reply
 from spass.store.writes import Item, Value
 
@@ -20,7 +20,7 @@ def item(size: int) -> Item:
 
 def read_units(operation: str, value: Page | Item | None, **parameters: bool) -> float:
     async def read() -> None:
-        await invoke(ServiceCall("dynamodb", operation, parameters), lambda: Reply(value, 1.0))
+        await invoke_blocking(ServiceCall("dynamodb", operation, parameters), lambda: Reply(value, 1.0))
 
     with record_calls() as meter:
         asyncio.run(read())
@@ -65,9 +65,9 @@ def test_values_have_the_sizes_that_are_documented(attribute: Value, size: int) 
 
 def test_units_of_reading_and_of_writing_are_kept_apart() -> None:
     async def work() -> None:
-        await invoke(ServiceCall("dynamodb", "PutItem", {}), lambda: Reply(None, 3.0))
-        await invoke(ServiceCall("dynamodb", "GetItem", {}), lambda: Reply(None, 1.0))
-        await invoke(ServiceCall("sqs", "SendMessage", {}), dict)
+        await invoke_blocking(ServiceCall("dynamodb", "PutItem", {}), lambda: Reply(None, 3.0))
+        await invoke_blocking(ServiceCall("dynamodb", "GetItem", {}), lambda: Reply(None, 1.0))
+        await invoke_blocking(ServiceCall("sqs", "SendMessage", {}), dict)
 
     with record_calls() as meter:
         asyncio.run(work())
@@ -77,8 +77,8 @@ def test_units_of_reading_and_of_writing_are_kept_apart() -> None:
 
 def test_bytes_that_enter_and_leave_the_bucket_are_counted() -> None:
     async def work() -> None:
-        await invoke(ServiceCall("s3", "PutObject", {"Body": b"12345"}), dict)
-        await invoke(ServiceCall("s3", "GetObject", {}), lambda: b"678")
+        await invoke_blocking(ServiceCall("s3", "PutObject", {"Body": b"12345"}), dict)
+        await invoke_blocking(ServiceCall("s3", "GetObject", {}), lambda: b"678")
 
     with record_calls() as meter:
         asyncio.run(work())

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -19,7 +18,7 @@ from spass.metering.audit import CallKind
 from spass.metering.usage import UsageQuery, usage
 from spass.models.errors import BackendUnavailable
 from spass.models.types import ChatDelta, ChatRequest
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.tenant_store import TenantStore
 from spass.testing.faults import Fault, FaultPlan, inject
 from tests.unit.calls.scripted_provider import audit_of, calls_of, make_scope, scripted_model
@@ -45,7 +44,7 @@ class Gate(FaultPlan):
     write_started: asyncio.Event = field(default_factory=asyncio.Event)
     is_open: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         if call.operation == "TransactWriteItems":
             self.writes += 1
             self.fault = self.write_fault if self.writes <= self.times else None

@@ -1,7 +1,7 @@
 """Streams on a table in memory, in virtual time. No thread runs, so a test decides what happens when."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -15,7 +15,7 @@ from spass.journal.frames import Chunk, EventId, Frame
 from spass.journal.head import StreamClaim, StreamHead, claim, stream_digest
 from spass.journal.writer import JournalWriter
 from spass.store import keys
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Put
 from spass.testing.aws import MemoryAws
@@ -37,11 +37,13 @@ class DirectCalls(FaultPlan):
     """Make each AWS call in the loop, after ``latency`` seconds. ``faults`` maps the numbers of calls to faults. Calls of an
     operation in ``gates`` wait for its event."""
 
+    in_threads = False
+
     latency: float = 0.005
     faults: Mapping[int, Fault] = field(default_factory=dict)
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         if gate := self.gates.get(call.operation):
             await gate.wait()
         return await super().around(call, run)
@@ -57,9 +59,9 @@ class DirectCalls(FaultPlan):
     def operations(self, since: int = 0) -> list[str]:
         return [call.operation for call in self.calls[since:]]
 
-    async def run_call(self, run: Callable[[], T]) -> T:
+    async def run_call(self, run: PendingCall[T]) -> T:
         await asyncio.sleep(self.latency)
-        return run()
+        return await run()
 
 
 def token(text: str) -> Frame:

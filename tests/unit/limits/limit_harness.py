@@ -4,7 +4,7 @@ Calls begin and end in any order, replies get lost, the table throttles, and wor
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -15,7 +15,7 @@ from spass.core.errors import StorageUnavailable
 from spass.limits.shard import Reservation
 from spass.limits.shard_state import Caps, NoCapacity, ShardState
 from spass.limits.shared_limit import SharedLimit
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.keys import Key, backend_limit
 from spass.store.table import ConditionFailed
 from spass.store.writes import Item
@@ -36,9 +36,11 @@ class Gate(FaultPlan):
     """Delay every table call of one worker until the test releases it, with or without a fault. Complete
     a call even if its caller is cancelled, like ``store.invocation``."""
 
+    in_threads = False
+
     waiting: list[asyncio.Future[Fault | None]] = field(default_factory=list)
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         if self.crashed:
             raise Crash
         release: asyncio.Future[Fault | None] = asyncio.get_running_loop().create_future()
@@ -50,12 +52,12 @@ class Gate(FaultPlan):
             except asyncio.CancelledError:
                 cancelled = True
         try:
-            return self._run_with(release.result(), run)
+            return await self._run_with(release.result(), run)
         finally:
             if cancelled and not self.crashed:
                 raise asyncio.CancelledError
 
-    def _run_with(self, fault: Fault | None, run: Callable[[], T]) -> T:
+    async def _run_with(self, fault: Fault | None, run: PendingCall[T]) -> T:
         if fault is Fault.CRASH_BEFORE or self.crashed:
             self.crashed = True
             raise Crash
@@ -63,13 +65,13 @@ class Gate(FaultPlan):
             raise StorageUnavailable("throttled")
         if fault in (Fault.REPEATED, Fault.LOST_REPLY, Fault.CRASH_AFTER):
             with suppress(ConditionFailed):
-                run()
+                await run()
         if fault is Fault.CRASH_AFTER:
             self.crashed = True
             raise Crash
         if fault is Fault.LOST_REPLY:
             raise StorageUnavailable("lost reply")
-        return run()
+        return await run()
 
 
 @dataclass

@@ -25,7 +25,7 @@ KEY = backend_limit("b", 0)
 
 @pytest.fixture
 def table() -> LimitTable:
-    return GuardedTable(spass.testing.table.MemoryTable(now_s), BACKEND_PREFIX)
+    return GuardedTable(spass.testing.table.MemoryTableClient(spass.testing.table.MemoryTable(now_s)), BACKEND_PREFIX)
 
 
 class SimulatedLimit:

@@ -245,18 +245,23 @@ def test_a_cancelled_call_is_counted_if_it_may_be_billed(tmp_path: Path) -> None
 
 
 @pytest.fixture
-def store() -> TenantStore:
-    return MemoryAws().for_tenant(TenantId("acme"))
+def aws() -> MemoryAws:
+    return MemoryAws()
 
 
-def test_with_a_table_usage_and_audit_are_the_tenants(tmp_path: Path, store: TenantStore) -> None:
+@pytest.fixture
+def store(aws: MemoryAws) -> TenantStore:
+    return aws.for_tenant(TenantId("acme"))
+
+
+def test_with_a_table_usage_and_audit_are_the_tenants(tmp_path: Path, aws: MemoryAws, store: TenantStore) -> None:
     with (
         serve(lambda _: json_answer(answer())) as url,
         folder_with(tmp_path, CONFIG.format(url=url, more="")),
     ):
         config: GatewayConfig = load_gateway_config(tmp_path / "gateway.yaml")
         router = Router(config.llm, config.models, lambda _: KEY)
-        calls = InProcessCalls(config, router, TableUsageLog(store))
+        calls = InProcessCalls(config, router, TableUsageLog(store, aws.close))
 
         async def work() -> None:
             for _ in range(2):
@@ -277,11 +282,13 @@ def test_with_a_table_usage_and_audit_are_the_tenants(tmp_path: Path, store: Ten
         asyncio.run(work())
 
 
-def test_a_reported_price_of_0_without_tokens_is_replaced_by_that_of_the_catalogue(tmp_path: Path, store: TenantStore) -> None:
+def test_a_reported_price_of_0_without_tokens_is_replaced_by_that_of_the_catalogue(
+    tmp_path: Path, aws: MemoryAws, store: TenantStore
+) -> None:
     free = {key: value for key, value in answer().items() if key != "usage"} | {"usage": {"cost": 0}}
     with serve(lambda _: json_answer(free)) as url, folder_with(tmp_path, CONFIG.format(url=url, more="")):
         config: GatewayConfig = load_gateway_config(tmp_path / "gateway.yaml")
-        calls = InProcessCalls(config, Router(config.llm, config.models, lambda _: KEY), TableUsageLog(store))
+        calls = InProcessCalls(config, Router(config.llm, config.models, lambda _: KEY), TableUsageLog(store, aws.close))
 
         async def work() -> None:
             await calls.complete("m", MESSAGES, agent_id="researcher")

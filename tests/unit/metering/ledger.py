@@ -1,7 +1,7 @@
 """Create records of calls, and inject faults into several AWS calls."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -12,7 +12,7 @@ from spass.core.ids import AgentName, RequestId, TenantId, UserId, new_id
 from spass.core.messages import TokenUsage
 from spass.core.time import timestamp
 from spass.metering.audit import OK, AuditRecord, CallKind
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.tenant_store import TenantStore
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Fault, FaultPlan
@@ -61,7 +61,7 @@ class Faults(FaultPlan):
     of: Mapping[int, Fault] = field(default_factory=dict)
     always: Fault | None = None
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         self.at = len(self.calls)
         self.fault = self.of.get(self.at, self.always)
         # not super(): the decorator replaces a slotted dataclass, and super() would use the replaced class

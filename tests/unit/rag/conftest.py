@@ -14,7 +14,7 @@ from spass.core.messages import TokenUsage
 from spass.models.types import EmbeddingReply, pack_rows
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.documents import NewDocument
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.identity import Caller, Identity
 from spass.testing.aws import MemoryAws
@@ -113,7 +113,7 @@ class RacingWriters(FaultPlan):
         self.rivals = list(rivals)
         self.operation = operation
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         if call.operation == self.operation and self.rivals:
             rival = self.rivals.pop(0)
             with inject(FaultPlan()):
@@ -132,7 +132,7 @@ class ConcurrentReads(FaultPlan):
         self.name = name
         self.now = self.most = 0
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         if call.operation != "GetObject" or not str(call.parameters["Key"]).endswith(self.name):
             return await super().around(call, run)
         self.now += 1

@@ -27,7 +27,7 @@ from spass.rag.index.manifest import read_manifest
 from spass.rag.write.merge_job import merge
 from spass.rag.write.sweep import GARBAGE_SECONDS, ORPHAN_SECONDS, sweep
 from spass.store.bucket import ObjectSummary
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.tools.base import Rag
 from tests.unit.rag.conftest import RacingWriters, RagHarness
@@ -99,7 +99,7 @@ class FaultyRacingWriters(RacingWriters):
         if injected_fault:
             self.fault, self.at = injected_fault.fault, injected_fault.at
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         async with self.lock:
             if any(earlier is call for earlier in self.calls):
                 # A retry. If the reply was lost, the step took effect, and a rival would meet a state that it does not expect.

@@ -1,7 +1,7 @@
 """A turn compacts its session if it is full or the provider rejects it as too long. No failure loses a message."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import pytest
@@ -27,7 +27,7 @@ from spass.runs.run import RunAnswer
 from spass.sessions.record import INLINE_BYTES
 from spass.sessions.session import CreateSession, Session
 from spass.store import keys
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.leases import LeaseLost, renewing
 from spass.store.writes import Update
 from spass.tenancy.scalars import CompactStrategy
@@ -198,7 +198,7 @@ async def test_a_failed_upload_of_the_kept_messages_leaves_the_session_unchanged
     harness.summarizer.text = "short"
 
     class FullBucket(FaultPlan):
-        async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+        async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
             if call.operation == "PutObject":
                 raise StorageUnavailable("No answer.", retry_after=1)
             return await super().around(call, run)
@@ -215,7 +215,7 @@ async def test_an_unknown_outcome_of_the_compaction_fails_the_turn_before_its_ag
     session = await create_full_session(harness)
 
     class UnavailableTransactions(FaultPlan):
-        async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+        async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
             if call.operation == "TransactWriteItems":
                 raise StorageUnavailable("No answer.", retry_after=1)
             return await super().around(call, run)
@@ -234,7 +234,7 @@ async def test_an_unknown_outcome_of_the_compaction_leaves_no_hold_on_the_succes
     session = await create_full_session(harness)
 
     class LostReplies(FaultPlan):
-        async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+        async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
             result = await super().around(call, run)
             if call.operation in ("TransactWriteItems", "GetItem"):
                 raise StorageUnavailable("No answer.", retry_after=1)
@@ -399,7 +399,7 @@ async def test_an_archived_source_is_not_renewed(harness: "SessionsHarness", oft
     session = await create_full_session(harness)
 
     class SlowReplies(FaultPlan):
-        async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+        async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
             result = await super().around(call, run)
             if call.operation == "TransactWriteItems":
                 await asyncio.sleep(0.1)

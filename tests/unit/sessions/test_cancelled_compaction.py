@@ -18,7 +18,7 @@ from spass.core.run_result import AgentRun, RunResult
 from spass.journal.head import StreamState
 from spass.sessions.hold import TurnRequest
 from spass.sessions.session import CreateSession
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.leases import LEASE_SECONDS
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.simulated.scripted_turns import LoadHistory
@@ -39,9 +39,11 @@ OLD = ["old " * 100, "old " * 100, "new", "newer"]
 class Steps(FaultPlan):
     """Make each AWS call without a thread, with one step of the event loop before its effect and one after it."""
 
-    async def run_call(self, run: Callable[[], T]) -> T:
+    in_threads = False
+
+    async def run_call(self, run: PendingCall[T]) -> T:
         await asyncio.sleep(0)
-        result = run()
+        result = await run()
         await asyncio.sleep(0)
         return result
 
@@ -148,7 +150,7 @@ class CutAtFault(Steps):
 
     turn: CutTurn | None = None
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         if self.turn is not None and len(self.calls) == self.at:
             asyncio.get_running_loop().call_soon(self.turn.cut)
         return await Steps.around(self, call, run)

@@ -19,7 +19,7 @@ from spass.sessions.record import TurnRecord, load_turns
 from spass.sessions.session import Session, SessionView
 from spass.sessions.sweep import UNCOMMITTED_SECONDS, sweep_bodies
 from spass.store import keys
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.leases import LEASE_SECONDS
 from spass.store.overflow import Overflow
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
@@ -261,12 +261,12 @@ class DeleteBeforeFirstRead(FaultPlan):
     delete: Callable[[], Awaitable[None]] = field(kw_only=True)
     done: bool = False
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         if call.operation == "GetObject" and not self.done:
             self.done = True
             with inject(FaultPlan()):
                 await self.delete()
-        return run()
+        return await run()
 
 
 async def test_a_compaction_requested_during_a_delete_is_refused(chains: ChainBuilder, monkeypatch: pytest.MonkeyPatch) -> None:

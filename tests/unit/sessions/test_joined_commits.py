@@ -1,7 +1,7 @@
 """What joins the commit of a turn, and what happens if another request changes it first."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -16,6 +16,7 @@ from spass.core.run_result import AgentRun, RunResult
 from spass.runs.commit import Participant
 from spass.sessions.hold import TurnRequest
 from spass.store import keys
+from spass.store.invocation import PendingCall
 from spass.store.keys import Key
 from spass.store.leases import LEASE_SECONDS
 from spass.store.writes import ITEM_ABSENT, Equals, Put, Update, Write
@@ -41,9 +42,11 @@ def without_threads() -> Iterator[None]:
 class Inline(FaultPlan):
     """A plan whose calls take no thread, because virtual time does not wait for one."""
 
-    async def run_call(self, run: Callable[[], T]) -> T:
+    in_threads = False
+
+    async def run_call(self, run: PendingCall[T]) -> T:
         await asyncio.sleep(0)
-        return run()
+        return await run()
 
 
 async def answer_yes(message: str, load: LoadHistory, shorten: ShortenHistory) -> AsyncGenerator[Event, None]:

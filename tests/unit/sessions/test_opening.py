@@ -27,7 +27,7 @@ from spass.sessions import opening as opening_module
 from spass.sessions import record
 from spass.sessions.session import CreateSession
 from spass.store import keys
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.leases import LEASE_SECONDS
 from spass.store.overflow import Overflow
 from spass.store.writes import Put
@@ -269,7 +269,7 @@ class BeforeClaim(FaultPlan):
     change: Callable[[], Awaitable[SessionId | None]] | None = None
     changed: SessionId | None = None
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         if call.operation == "PutItem" and (change := self.change) is not None:
             self.change = None
             with inject(FaultPlan()):

@@ -4,18 +4,18 @@ This also tests the rendered expressions. The emulator's handlers are called in 
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from decimal import Decimal
 from itertools import count
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar
 
 import pytest
-from botocore.exceptions import ClientError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spass.aws.dynamodb import DynamoDBTable
+from spass.aws.dynamodb_client import RequestRefused
 from spass.core.errors import InternalError
 from spass.store.keys import Key
 from spass.store.table import ConditionFailed, Query, TableClient, TransactionFailed
@@ -37,7 +37,7 @@ from spass.store.writes import (
     Value,
     Write,
 )
-from spass.testing.table import MemoryTable
+from spass.testing.table import MemoryTable, MemoryTableClient
 
 TABLE: Final = {
     "TableName": "spass",
@@ -45,6 +45,7 @@ TABLE: Final = {
     "KeySchema": [{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
     "AttributeDefinitions": [{"AttributeName": "pk", "AttributeType": "S"}, {"AttributeName": "sk", "AttributeType": "S"}],
 }
+T = TypeVar("T")
 EPOCH: Final = 1_800_000_000.0
 _accounts = count()
 
@@ -140,7 +141,7 @@ STEPS = st.lists(
 
 
 class EmulatedClient:
-    """ministack's table behind boto3's methods. Each client has its own account and therefore its own table."""
+    """ministack's table as a ``ServiceClient``. Each client has its own account and therefore its own table."""
 
     def __init__(self) -> None:
         from ministack.core.responses import request_scope  # type: ignore[import-untyped]
@@ -149,36 +150,44 @@ class EmulatedClient:
         account = f"{next(_accounts):012d}"
         self._scope: Callable[[], AbstractContextManager[None]] = lambda: request_scope(account, "eu-central-1")
         self._handlers: Mapping[str, Callable[[dict[str, Any]], tuple[int, object, bytes]]] = {
-            "get_item": dynamodb._get_item,
-            "query": dynamodb._query,
-            "put_item": dynamodb._put_item,
-            "update_item": dynamodb._update_item,
-            "delete_item": dynamodb._delete_item,
-            "transact_write_items": dynamodb._transact_write_items,
+            "GetItem": dynamodb._get_item,
+            "Query": dynamodb._query,
+            "PutItem": dynamodb._put_item,
+            "UpdateItem": dynamodb._update_item,
+            "DeleteItem": dynamodb._delete_item,
+            "TransactWriteItems": dynamodb._transact_write_items,
         }
         with self._scope():
             create_table: Callable[[dict[str, Any]], object] = dynamodb._create_table
             create_table(dict(TABLE))
 
-    def __getattr__(self, method: str) -> Callable[..., dict[str, Any]]:
-        def call(**parameters: Any) -> dict[str, Any]:
-            with self._scope():
-                status, _, body = self._handlers[method](json.loads(json.dumps(parameters)))
-            answer: dict[str, Any] = json.loads(body)
-            if status != 200:
-                error = {"Code": answer.pop("__type"), "Message": answer.pop("message", "")}
-                raise ClientError({"Error": error, "ResponseMetadata": {"HTTPStatusCode": status}, **answer}, method)  # type: ignore[typeddict-item]
+    async def call(self, operation: str, request: Mapping[str, object], expected: Collection[str] = ()) -> dict[str, Any]:
+        with self._scope():
+            status, _, body = self._handlers[operation](json.loads(json.dumps(request)))
+        answer: dict[str, Any] = json.loads(body)
+        if status == 200:
             return answer
-
-        return call
+        if answer["__type"] in expected:
+            raise RequestRefused(answer["__type"], answer)
+        raise InternalError(f"The storage refused a request of ours ({answer['__type']}).")
 
 
 def emulated() -> TableClient:
-    return DynamoDBTable(cast(Any, EmulatedClient()), "spass")
+    return DynamoDBTable(EmulatedClient(), "spass")
 
 
-def in_memory() -> MemoryTable:
-    return MemoryTable(lambda: EPOCH)
+def in_memory() -> TableClient:
+    return MemoryTableClient(MemoryTable(lambda: EPOCH))
+
+
+def complete(call: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a call that waits for nothing, without an event loop."""
+    try:
+        while True:
+            call.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
 BOTH: Final = (in_memory, emulated)
@@ -188,7 +197,7 @@ def answer(table: TableClient, method: str, parameters: Mapping[str, Any]) -> ob
     """Return the reply or the error of one request. Keep the units of single writes only: the emulator counts the same units for
     every read and for a repeated transaction."""
     try:
-        reply = getattr(table, method)(**parameters)
+        reply = complete(getattr(table, method)(**parameters))
     except ConditionFailed as failure:
         return "condition failed", failure.item
     except TransactionFailed as failure:
@@ -199,7 +208,7 @@ def answer(table: TableClient, method: str, parameters: Mapping[str, Any]) -> ob
 
 
 def contents(table: TableClient) -> list[Item]:
-    return [item for pk in ("T#1", "T#2") for item in table.query(query=Query(pk)).value.items]
+    return [item for pk in ("T#1", "T#2") for item in complete(table.query(query=Query(pk))).value.items]
 
 
 @given(steps=STEPS)
@@ -227,14 +236,14 @@ def test_a_page_of_a_query_has_at_most_one_megabyte(make: Callable[[], TableClie
     table = make()
     for sk in "ABCD":
         put(table, {"text": "x" * 300_000}, sk)
-    page = table.query(query=Query("T#1")).value
+    page = complete(table.query(query=Query("T#1"))).value
     assert [item["sk"] for item in page.items] == ["A", "B", "C"]
     assert page.last == "C"
 
 
 def test_a_token_identifies_one_transaction_for_ten_minutes() -> None:
     now = EPOCH
-    table = MemoryTable(lambda: now)
+    table = MemoryTableClient(MemoryTable(lambda: now))
 
     def transact(text: str) -> object:
         return answer(table, "transact", {"writes": [Put(Key("T#1", "A"), {"text": text})], "token": "the token"})
@@ -266,8 +275,8 @@ def test_a_later_write_does_not_change_an_item_that_was_read() -> None:
     table = in_memory()
     key = Key("T#1", "A")
     put(table, {"hold": {"owner": "me"}})
-    before = table.get(key=key, consistent=True).value
-    table.write(write=Update(key, set={"hold.owner": "you"}))
+    before = complete(table.get(key=key, consistent=True)).value
+    complete(table.write(write=Update(key, set={"hold.owner": "you"})))
     assert before is not None
     assert before["hold"] == {"owner": "me"}
     assert contents(table)[0]["hold"] == {"owner": "you"}

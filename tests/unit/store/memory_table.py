@@ -31,9 +31,12 @@ class MemoryTable:
         return await self._call("UpdateItem", lambda: self._update(write))
 
     async def _call(self, operation: str, run: Callable[[], T]) -> T:
+        async def send() -> T:
+            return run()
+
         async def call() -> T:
             self.calls += 1
-            return await self.plan.around(ServiceCall("dynamodb", operation, {}), run) if self.plan else run()
+            return await self.plan.around(ServiceCall("dynamodb", operation, {}), send) if self.plan else run()
 
         return await retry_once(call)
 

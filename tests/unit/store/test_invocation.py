@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from spass.store.invocation import ServiceCall, invoke
+from spass.store.invocation import ServiceCall, invoke_blocking
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +23,7 @@ async def test_a_cancelled_caller_waits_for_a_write_and_not_for_a_read(operation
         released.wait(10)
         ended.set()
 
-    call = asyncio.create_task(invoke(ServiceCall("service", operation, {}), run))
+    call = asyncio.create_task(invoke_blocking(ServiceCall("service", operation, {}), run))
     assert await asyncio.to_thread(started.wait, 10)
     call.cancel()
     done, _ = await asyncio.wait({call}, timeout=0.05)

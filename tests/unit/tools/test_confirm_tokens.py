@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Final, TypeVar
 
@@ -16,7 +16,7 @@ from spass.core.errors import ConfirmTokenExpired, ConfirmTokenInvalid
 from spass.core.ids import UserId
 from spass.core.messages import Json
 from spass.core.time import now_s
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.keys import confirm_secret
 from spass.store.table import TransactionFailed
 from spass.testing.faults import FaultPlan, inject
@@ -240,7 +240,7 @@ class RacingProcess(FaultPlan):
         self.scope = scope
         self.token = ""
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         if call.operation == "PutItem" and not self.token:
             with inject(FaultPlan()):
                 self.token = await ConfirmTokens().issue(self.scope, PATCH)

@@ -14,7 +14,7 @@ from spass.agents.interrupt import StopSignal, interruptible
 from spass.calls.scope import Scope
 from spass.core.events import Event, InferenceFinished, ToolCallFinished, ToolCallStarted, TurnFinished, TurnStarted, collect
 from spass.core.messages import FinishReason, Json, Message, Role, ToolCall
-from spass.store.invocation import ServiceCall, invoke
+from spass.store.invocation import ServiceCall, invoke_blocking
 from spass.tenancy.config import SearchConfig
 from spass.testing.http_server import HttpAnswer, HttpRequest, serve
 from spass.tools.base import Tool
@@ -45,7 +45,7 @@ class Blocked(Tool):
             case "a thread of asyncio":
                 await asyncio.to_thread(RELEASED.wait)
             case "a read of AWS":
-                await invoke(ServiceCall("s3", "GetObject", {}), RELEASED.wait)
+                await invoke_blocking(ServiceCall("s3", "GetObject", {}), RELEASED.wait)
             case "tasks":
                 async with asyncio.TaskGroup() as group:
                     for _ in range(3):

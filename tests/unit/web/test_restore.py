@@ -3,7 +3,7 @@
 import json
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 
 import httpx
@@ -71,7 +71,7 @@ def aws() -> Iterator[AwsServer]:
 
 
 @pytest.fixture
-def app(services: Services, aws: AwsServer, monkeypatch: pytest.MonkeyPatch) -> StreamApp:
+async def app(services: Services, aws: AwsServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StreamApp]:
     """A Lambda function at the moment of its snapshot."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", aws.url)
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "spass-dev-use")
@@ -79,9 +79,10 @@ def app(services: Services, aws: AwsServer, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     services.settings = replace(services.settings, keys_path="/spass/dev/")
     monkeypatch.setattr("spass.web.startup.capture_library_logs", lambda: None)
-    return stream_app(
+    yield stream_app(
         router, services, warm_up=lambda services: (services.router, services.cascade, services.read_keys(all_models=True))
     )
+    await services.aclose()
 
 
 def client(app: StreamApp) -> httpx.AsyncClient:

@@ -5,14 +5,13 @@ import io
 import random
 import tracemalloc
 import zipfile
-from collections.abc import Callable
 from contextlib import aclosing
 from typing import TypeVar
 
 import pytest
 
 from spass.core.errors import InternalError
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.testing.faults import FaultPlan, inject
 from spass.workspaces.change import Change
 from spass.workspaces.paths import WorkspacePath
@@ -35,7 +34,7 @@ class CountingReads(FaultPlan):
         super().__init__()
         self.now = self.most = self.bytes = self.most_bytes = 0
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         wanted = str(call.parameters.get("Range", "bytes=0--1")).removeprefix("bytes=").split("-", 1)
         size = int(wanted[1]) + 1 - int(wanted[0])
         self.now, self.bytes = self.now + 1, self.bytes + size

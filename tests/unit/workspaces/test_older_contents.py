@@ -1,12 +1,13 @@
 """A content that a path had before is found in every kind of version, also with other blanks, and without many reads."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 import pytest
 
+from spass.store.invocation import PendingCall
 from spass.testing.faults import FaultPlan, inject
 from spass.workspaces.change import Body, Change
 from spass.workspaces.paths import WorkspacePath
@@ -83,15 +84,17 @@ async def test_another_content_is_not_found(harness: WorkspaceHarness, content: 
 class InFlight(FaultPlan):
     """A plan without a fault that counts the calls in flight."""
 
+    in_threads = False
+
     now: int = 0
     most: int = 0
 
-    async def run_call(self, run: Callable[[], T]) -> T:
+    async def run_call(self, run: PendingCall[T]) -> T:
         self.now += 1
         self.most = max(self.most, self.now)
         await asyncio.sleep(0.01)
         self.now -= 1
-        return run()
+        return await run()
 
 
 async def test_trees_of_large_versions_are_read_eight_at_once(harness: WorkspaceHarness) -> None:

@@ -13,7 +13,7 @@ from spass.core.ids import IndexId, UploadId
 from spass.core.time import now_s
 from spass.rag.ingest.upload_record import KEEP_SECONDS, Status
 from spass.store import keys
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.rag.ingest.harness import INDEX, IngestHarness, jsonl_file, lines, numbered_texts
 
@@ -29,7 +29,7 @@ class InterruptPlan(FaultPlan):
         super().__init__()
         self.operation, self.interrupts = operation, [interrupt]
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         if call.operation == self.operation and self.interrupts:
             await self.interrupts.pop()()
         return await super().around(call, run)

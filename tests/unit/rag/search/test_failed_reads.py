@@ -14,7 +14,7 @@ from spass.rag.index.cache import ObjectCache
 from spass.rag.index.manifest import CODED, Segment, read_manifest
 from spass.rag.index.objects import CODES, VECTORS, SegmentObjects, code_blocks
 from spass.rag.search.blocks import BlockReader, Residency
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.testing.faults import Fault, FaultPlan, inject
 from spass.tools.base import Rag
 from tests.unit.rag.conftest import DIMENSIONS, RagHarness
@@ -159,7 +159,7 @@ async def test_a_query_of_a_version_that_was_swept_answers_from_the_next_one(har
     new = WrittenIndex({one.id: one for one in batches_of(25)[0]})
 
     class Replace(FaultPlan):
-        async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+        async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
             result = await super().around(call, run)
             if call.operation == "GetItem" and sum(one.operation == "GetItem" for one in self.calls) == 1:
                 with inject(FaultPlan()):
@@ -194,13 +194,15 @@ async def test_after_a_read_that_failed_the_next_query_is_answered(harness: RagH
 class CancelAt(FaultPlan):
     """Cancels ``task`` at the read number ``at``, from 0, before it or after it."""
 
+    in_threads = False
+
     def __init__(self, at: int, *, before: bool) -> None:
         super().__init__()
         self.cancel_at = at
         self.before = before
         self.task: asyncio.Task[object] | None = None
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         is_last = len(self.calls) == self.cancel_at
         if is_last and self.before and self.task is not None:
             self.task.cancel()
@@ -210,8 +212,8 @@ class CancelAt(FaultPlan):
             self.task.cancel()
         return result
 
-    async def run_call(self, run: Callable[[], T]) -> T:
-        return run()
+    async def run_call(self, run: PendingCall[T]) -> T:
+        return await run()
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
@@ -246,7 +248,7 @@ class SlowReads(FaultPlan):
 
     now = 0
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         self.now += 1
         try:
             await asyncio.sleep(1 if len(self.calls) > 3 else 0)

@@ -4,7 +4,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -24,7 +24,7 @@ from spass.rag.index.manifest import read_manifest
 from spass.rag.index.objects import vector_blocks
 from spass.rag.index.responses import QueryAnswer
 from spass.rag.search.scan import ScanBlock, scan_top_k
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.testing.faults import FaultPlan, inject
 from spass.tools.base import Rag
 from tests.unit.rag.conftest import DIMENSIONS, RagHarness, documents, vector_of
@@ -42,7 +42,7 @@ class RecordedReads(FaultPlan):
         self.pause = pause
         self.now = self.most = 0
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         if call.operation != "GetObject":
             return await super().around(call, run)
         self.now += 1

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -19,7 +18,7 @@ from spass.rag.index.objects import CODE_BOUND_BYTES, CODES, DOCS, VECTORS, Segm
 from spass.rag.index.segments import Rows, Vectors, encode_codes, encode_segment, json_line, quantize
 from spass.rag.search.blocks import Residency, choose_residency
 from spass.rag.search.nearest_neighbors import VectorQuery, find_nearest
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.tenant_store import TenantStore
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan, inject
@@ -63,11 +62,13 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 class Reads(FaultPlan):
     """Records the segment, the part and the size of each read of an object, in order."""
 
+    in_threads = False
+
     def __init__(self) -> None:
         super().__init__()
         self.sizes: list[tuple[str, str, int]] = []
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         await asyncio.sleep(0)  # so that concurrent reads overlap
         result = await super().around(call, run)
         if call.operation == "GetObject":
@@ -76,8 +77,8 @@ class Reads(FaultPlan):
             self.sizes.append((segment, part, len(result)))
         return result
 
-    async def run_call(self, run: Callable[[], T]) -> T:
-        return run()
+    async def run_call(self, run: PendingCall[T]) -> T:
+        return await run()
 
     def of(self, part: str) -> list[int]:
         """Return the sizes of the reads of ``part`` of the segments with codes."""

@@ -1,7 +1,6 @@
 """A merge of several segments is one segment in the order of ids."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -19,7 +18,7 @@ from spass.rag.index.manifest import CODED
 from spass.rag.index.objects import CODES, DOCS, IDS, META, OFFSETS, VECTORS, SegmentObjects
 from spass.rag.index.segments import Rows, encode_segment
 from spass.rag.write.segment_merge import MergeInput, live_rows, put_merged_segment
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan, inject
 from tests.unit.rag.conftest import RagHarness
@@ -73,7 +72,7 @@ class Puts(FaultPlan):
     running: set[str] = field(default_factory=set)
     together: list[set[str]] = field(default_factory=list)
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         part = str(call.parameters["Key"]).rpartition("/")[2]
         self.running.add(part)
         self.together.append(set(self.running))

@@ -1,6 +1,6 @@
 """The commit of a compaction takes effect as a whole or not at all, and loses no message."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,7 +17,7 @@ from spass.sessions.hold import acquire_hold, renew_hold
 from spass.sessions.record import StoredMessage, ToolRun, TurnRecord, load_turns
 from spass.sessions.session import CreateSession, Hold, HoldKind, Session, SessionView, decode_session
 from spass.store import keys
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.overflow import Overflow
 from spass.store.table import ConditionFailed, TransactionFailed
 from spass.store.tenant_store import TenantStore
@@ -272,9 +272,9 @@ async def test_after_a_commit_the_owner_can_neither_renew_nor_acquire_the_source
 class LateCommit(FaultPlan):
     """A fault that delays commits: they get no reply, and the test runs them later from ``pending``."""
 
-    pending: list[Callable[[], object]] = field(default_factory=list)
+    pending: list[PendingCall[object]] = field(default_factory=list)
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         if call.operation != "TransactWriteItems":
             return await FaultPlan.around(self, call, run)
         self.pending.append(run)
@@ -291,5 +291,5 @@ async def test_an_abandoned_commit_cannot_take_effect_later(compaction: Compacti
     assert (await compaction.head(session)).hold is None
     for late_commit in plan.pending:
         with pytest.raises(TransactionFailed):
-            late_commit()
+            await late_commit()
     assert (await compaction.head(session)).archived_at is None

@@ -1,6 +1,6 @@
 """An abandoned commit that arrives while its job holds the session again takes effect as a whole."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from spass.sessions import record
 from spass.sessions.compaction.commit import commit_compaction
 from spass.sessions.compaction.plan import CompactionPlan, Summary
 from spass.sessions.record import load_turns
-from spass.store.invocation import ServiceCall
+from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.overflow import Overflow
 from spass.testing.faults import FaultPlan, inject
 from tests.unit.sessions.session_chains import ChainBuilder, memory_store, plain_turn
@@ -25,13 +25,13 @@ T = TypeVar("T")
 class DelayedTransactions(FaultPlan):
     """A fault that delays transactions: they get no reply, and take effect when the test runs ``pending``."""
 
-    pending: list[Callable[[], Any]] = field(default_factory=list)
+    pending: list[PendingCall[Any]] = field(default_factory=list)
 
-    async def around(self, call: ServiceCall, run: Callable[[], T]) -> T:
+    async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         if call.operation == "TransactWriteItems":
             self.pending.append(run)
             raise storage_timeout()
-        return run()
+        return await run()
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def test_a_late_commit_creates_a_whole_successor_that_the_retry_returns(ch
         await commit_compaction(chains.store, head, live, plan, summary, owner="job_1", at=at)
     assert isinstance(fault, DelayedTransactions)
     retry_head = await chains.hold(source, "job_1")
-    fault.pending[0]()
+    await fault.pending[0]()
     result = await commit_compaction(chains.store, retry_head, live, plan, summary, owner="job_1", at=at)
     assert result.session.id == plan.successor
     texts = await chains.texts(plan.successor)

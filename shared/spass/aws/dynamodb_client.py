@@ -1,0 +1,199 @@
+"""Call DynamoDB over its JSON protocol, on the event loop.
+
+boto3's client takes ten times the processor time of such a call, and a thread. The signature, the time limits, the retries and
+their delays are those of botocore's standard mode.
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Collection, Mapping
+from email.utils import parsedate_to_datetime
+from functools import cached_property
+from typing import Any, Final
+
+from spass.aws.connections import Answer, Endpoint, NoAnswer
+from spass.aws.signing import Signer, SigningFailed
+from spass.aws.upload_origin import domain_of
+from spass.core.errors import InternalError, StorageUnavailable, storage_timeout
+from spass.core.tasks import back_off
+from spass.core.time import now_s
+
+_CONTENT_TYPE: Final = "application/x-amz-json-1.0"
+_ATTEMPTS: Final = 3
+_MAX_DELAY: Final = 20.0  # seconds
+_THROTTLED_DELAY: Final = 1.0  # seconds, doubled per attempt, full jitter
+_TRANSIENT_DELAY: Final = 0.025
+_RETRY_QUOTA: Final = 500
+"""What retries may cost before calls have to succeed: an outage must not be answered with three times the calls."""
+_RETRY_COST: Final = 5
+_THROTTLED: Final = frozenset(
+    {
+        "ProvisionedThroughputExceededException",
+        "ThrottlingException",
+        "Throttling",
+        "ThrottledException",
+        "RequestLimitExceeded",
+        "TooManyRequestsException",
+        "LimitExceededException",
+        "SlowDown",
+    }
+)
+_TRANSIENT: Final = frozenset(
+    {"InternalServerError", "InternalError", "ServiceUnavailable", "RequestTimeout", "RequestTimeoutException"}
+)
+_CLOCK_ERRORS: Final = frozenset({"InvalidSignatureException", "RequestExpired", "RequestTimeTooSkewed", "SignatureDoesNotMatch"})
+_SMALLEST_CORRECTION: Final = 60.0  # seconds; a smaller skew doesn't make a signature invalid
+
+
+class RequestRefused(Exception):
+    """DynamoDB answered with the error ``code``. ``body`` is its answer, with the stored items of failed conditions."""
+
+    def __init__(self, code: str, body: Mapping[str, Any]) -> None:
+        super().__init__(code)
+        self.code = code
+        self.body = body
+
+
+class AttemptLost(Exception):
+    """An attempt failed, and another one may succeed. ``error`` is what the caller gets after the last one.
+
+    ``delay`` is the longest wait in seconds before the second attempt.
+    """
+
+    def __init__(self, error: StorageUnavailable, delay: float) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.delay = delay
+
+
+class DynamoDBClient:
+    """Call the DynamoDB of the region, or of ``AWS_ENDPOINT_URL``, with the credentials of this process.
+
+    ``connect_seconds`` limits the start of a connection, ``silence_seconds`` the time without a byte of an answer: a call takes
+    milliseconds, and after seconds it is lost.
+    """
+
+    def __init__(self, *, connect_seconds: float = 1.0, silence_seconds: float = 3.0) -> None:
+        self._connect_seconds = connect_seconds
+        self._silence_seconds = silence_seconds
+        self._signer = Signer("dynamodb")
+        self._quota = _RETRY_QUOTA
+
+    async def call(self, operation: str, request: Mapping[str, object], expected: Collection[str] = ()) -> dict[str, Any]:
+        """Make one call and return its answer. A cancelled call closes its connection.
+
+        Raises:
+            RequestRefused: DynamoDB answered with one of the error codes ``expected``.
+            StorageUnavailable: throttled through all retries, unreachable, or an error of the service. The effect of a write is
+                unknown.
+            InternalError: DynamoDB rejects the call (permissions, a malformed expression): a bug, or a wrong deployment.
+        """
+        body = json.dumps(request, separators=(",", ":")).encode()
+        for attempt in range(_ATTEMPTS):
+            try:
+                answer = await self._attempt(operation, body, expected, is_retry=attempt > 0)
+            except AttemptLost as failure:
+                if attempt == _ATTEMPTS - 1 or self._quota < _RETRY_COST:
+                    raise failure.error from failure.__cause__
+                self._quota -= _RETRY_COST
+                await back_off(min(failure.delay * 2**attempt, _MAX_DELAY))
+            else:
+                self._quota = min(_RETRY_QUOTA, self._quota + (_RETRY_COST if attempt else 1))
+                return answer
+        raise AssertionError("the last attempt returns or raises")
+
+    def prepare(self) -> None:
+        """Read the environment and the certificates now, instead of at the first call."""
+        self._signer.prepare()
+        self._endpoint.prepare()
+
+    def close(self) -> None:
+        """Close the idle connections of the running event loop, in its next iteration."""
+        if "_endpoint" in self.__dict__:
+            self._endpoint.close()
+
+    async def _attempt(self, operation: str, body: bytes, expected: Collection[str], *, is_retry: bool) -> dict[str, Any]:
+        try:
+            answer = await self._send(operation, body, is_retry=is_retry)
+        except NoAnswer as error:
+            unreachable = StorageUnavailable("The storage could not be reached; try again.", retry_after=1)
+            raise AttemptLost(unreachable, _TRANSIENT_DELAY) from error
+        except SigningFailed as error:
+            raise StorageUnavailable("The storage could not be reached; try again.", retry_after=1) from error
+        content = _content(answer)
+        if answer.status == 200:
+            if content is None:
+                raise AttemptLost(storage_timeout(), _TRANSIENT_DELAY)
+            return content
+        content = content or {}
+        code = str(content.get("__type", "")).split(":", 1)[0].rpartition("#")[2]  # without the name of the service before it
+        if code in expected:
+            raise RequestRefused(code, content)
+        if code in _CLOCK_ERRORS and self._correct_clock(answer):
+            raise AttemptLost(storage_timeout(), 0.0)
+        if code in _THROTTLED:
+            raise AttemptLost(storage_timeout(), _THROTTLED_DELAY)
+        if code in _TRANSIENT or answer.status >= 500:
+            raise AttemptLost(storage_timeout(), _TRANSIENT_DELAY)
+        raise InternalError(f"The storage refused a request of ours ({code or answer.status}).")
+
+    async def _send(self, operation: str, body: bytes, *, is_retry: bool) -> Answer:
+        """Sign and send one request. A connection that died while it was idle costs no attempt.
+
+        Raises:
+            NoAnswer: there is no whole answer in time.
+            SigningFailed: there are no credentials, or no region.
+        """
+        endpoint = self._endpoint
+        signed = {"content-type": _CONTENT_TYPE, "x-amz-target": f"DynamoDB_20120810.{operation}"}
+        signature = await self._signer.sign("POST", endpoint.url, body, signed)
+        fields = {"host": endpoint.host_header, "content-length": str(len(body)), "user-agent": "spass", **signed, **signature}
+        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        request = f"POST {endpoint.path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body
+        try:
+            return await endpoint.send(request, on_new_connection=is_retry)
+        except NoAnswer as error:
+            if not error.is_stale:
+                raise
+            return await endpoint.send(request, on_new_connection=True)
+
+    def _correct_clock(self, answer: Answer) -> bool:
+        """Sign with the time of ``answer`` from now on. Return False if that was done already, or the answer has no time."""
+        try:
+            skew = parsedate_to_datetime(answer.headers[b"date"].decode("latin-1")).timestamp() - now_s()
+        except (KeyError, ValueError):
+            return False
+        if abs(skew - self._signer.clock_skew) < _SMALLEST_CORRECTION:
+            return False
+        self._signer.clock_skew = skew
+        return True
+
+    @property
+    def endpoint_url(self) -> str:
+        """Return the URL to which requests are sent."""
+        return self._endpoint.url
+
+    @cached_property
+    def _endpoint(self) -> Endpoint:
+        url = _endpoint_url(self._signer.region)
+        return Endpoint(url, connect_seconds=self._connect_seconds, silence_seconds=self._silence_seconds)
+
+
+def _endpoint_url(region: str) -> str:
+    if configured := os.environ.get("AWS_ENDPOINT_URL_DYNAMODB") or os.environ.get("AWS_ENDPOINT_URL"):
+        return configured
+    service = "dynamodb-fips" if os.environ.get("AWS_USE_FIPS_ENDPOINT", "").lower() == "true" else "dynamodb"
+    return f"https://{service}.{region}.{domain_of(region)}"
+
+
+def _content(answer: Answer) -> dict[str, Any] | None:
+    """Return the JSON object of an answer, or None if the answer was damaged on its way."""
+    checksum = answer.headers.get(b"x-amz-crc32")
+    if checksum is not None and checksum != b"%d" % zlib.crc32(answer.body):
+        return None
+    try:
+        content = json.loads(answer.body)
+    except ValueError:
+        return None
+    return content if isinstance(content, dict) else None
