@@ -47,7 +47,7 @@ class SideCalls:
             return None
         if self._made == MAX_SIDE_CALLS:
             self._is_over = True
-            yield from self.fail(purpose, "too_many_calls", f"The run made {MAX_SIDE_CALLS} side calls. It makes no more.")
+            yield from self.fail(purpose, "too_many_calls", f"The run made {MAX_SIDE_CALLS} calls aside. It makes no more.")
             return None
         self._made += 1
         task = user(f"The task:\n\n{self.task[:MAX_TASK_CHARACTERS]}")
