@@ -73,10 +73,20 @@ class Endpoint:
                     self._pools.pop(known, None)
             pool = self._pools[loop] = _Pool()
         async with pool.slots:
-            connection = (None if on_new_connection else pool.take_idle(loop.time())) or await self._connect(loop)
-            answer = await connection.send(request, self._silence_seconds)
-            if connection.is_open:
-                pool.idle.append((connection, loop.time() + _MAX_IDLE_SECONDS))
+            connection = None if on_new_connection else pool.take_idle(loop.time())
+            pool.in_use += 1
+            try:
+                if connection is None:
+                    pool.close_idle(keep=_MAX_CONNECTIONS - pool.in_use)
+                    connection = await self._connect(loop)
+                answer = await connection.send(request, self._silence_seconds)
+            except NoAnswer as error:
+                if error.is_stale:
+                    pool.close_idle(keep=0)  # they were idle for longer, and each would cost a silence
+                raise
+            finally:
+                pool.in_use -= 1
+            pool.give_back(connection, loop.time() + _MAX_IDLE_SECONDS)
             return answer
 
     def prepare(self) -> None:
@@ -85,10 +95,11 @@ class Endpoint:
             _ = self._certificates
 
     def close(self) -> None:
-        """Close the idle connections of the running event loop, in its next iteration."""
+        """Close the idle connections of the running event loop, in its next iteration, and those in use after their answers."""
         pool = self._pools.pop(asyncio.get_running_loop(), None)
-        for connection, _ in pool.idle if pool else ():
-            connection.close()
+        if pool is not None:
+            pool.is_closed = True
+            pool.close_idle(keep=0)
 
     async def _connect(self, loop: asyncio.AbstractEventLoop) -> "_Connection":
         context = self._certificates if self._is_secure else None
@@ -115,7 +126,9 @@ class _Pool:
 
     def __init__(self) -> None:
         self.slots = asyncio.Semaphore(_MAX_CONNECTIONS)
-        self.idle: deque[tuple[_Connection, float]] = deque()
+        self.idle: deque[tuple[_Connection, float]] = deque()  # the one that was used last is at the end
+        self.in_use = 0
+        self.is_closed = False
 
     def take_idle(self, now: float) -> "_Connection | None":
         """Return the connection that was used last and is still open, or None."""
@@ -125,6 +138,18 @@ class _Pool:
                 return connection
             connection.close()
         return None
+
+    def give_back(self, connection: "_Connection", until: float) -> None:
+        """Keep ``connection`` for other requests, if it is still open."""
+        if connection.is_open and not self.is_closed:
+            self.idle.append((connection, until))
+        else:
+            connection.close()
+
+    def close_idle(self, *, keep: int) -> None:
+        """Close the connections that nobody has used for longest, except ``keep`` of them."""
+        while len(self.idle) > keep:
+            self.idle.popleft()[0].close()
 
 
 class _Connection(asyncio.Protocol):
@@ -189,6 +214,7 @@ class _Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade):
+            self.is_open = False  # also if the answer was whole
             self._fail("the answer is not HTTP")
         if self._received > _MAX_ANSWER_BYTES:
             self._fail("the answer is too long")
@@ -198,6 +224,10 @@ class _Connection(asyncio.Protocol):
         if exc is None and self._status and not self._headers.keys() & {b"content-length", b"transfer-encoding"}:
             self.on_message_complete()  # the end of the connection is the end of such an answer
         self._fail("the connection ended before the answer did")
+
+    def on_message_begin(self) -> None:
+        if self._answer is None or self._answer.done():
+            self.is_open = False  # more bytes than the answer has: those of the next one could not be told from them
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.lower()] = value
@@ -216,6 +246,7 @@ class _Connection(asyncio.Protocol):
         if self._status and self._answer is not None and not self._answer.done():
             self.is_open = self.is_open and self._parser.should_keep_alive()
             self._answer.set_result(Answer(self._status, self._headers, b"".join(self._pieces)))
+            self._begin_answer()  # an idle connection must not keep the bytes
 
     def _begin_answer(self) -> None:
         self._status, self._headers, self._pieces = 0, {}, []
