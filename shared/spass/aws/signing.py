@@ -52,7 +52,7 @@ class CredentialSource:
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or self._session.region_name
         if not region:
             raise SigningFailed("no region")
-        return region
+        return _checked(region)
 
     @cached_property
     def _of_environment(self) -> AccessKey | None:
@@ -60,7 +60,7 @@ class CredentialSource:
         key_id, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
         if not (key_id and secret) or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE"):
             return None
-        return AccessKey(key_id, secret, os.environ.get("AWS_SESSION_TOKEN"))
+        return AccessKey(_checked(key_id), secret, _checked(os.environ.get("AWS_SESSION_TOKEN") or "") or None)
 
     def prepare(self) -> None:
         """Read the environment now."""
@@ -89,7 +89,7 @@ class CredentialSource:
             raise SigningFailed("no credentials") from error
         if not key.access_key or not key.secret_key:
             raise SigningFailed("no credentials")
-        return AccessKey(key.access_key, key.secret_key, key.token)
+        return AccessKey(_checked(key.access_key), key.secret_key, _checked(key.token or "") or None)
 
     @cached_property
     def _session(self) -> "boto3.Session":
@@ -154,6 +154,17 @@ class Signer:
         authorization = f"AWS4-HMAC-SHA256 Credential={key.id}/{scope}, SignedHeaders={names}, Signature={signature}"
         token = {"x-amz-security-token": key.token} if key.token else {}
         return {"x-amz-date": now, **token, "authorization": authorization}
+
+
+def _checked(value: str) -> str:
+    """Return ``value``, which becomes part of a header.
+
+    Raises:
+        SigningFailed: a line break in it would end the header, or the headers, and other characters have no place there.
+    """
+    if not (value.isascii() and (value.isprintable() or not value)):
+        raise SigningFailed("the credentials or the region have a character that no header may have")
+    return value
 
 
 def _hash(data: bytes) -> str:
