@@ -77,7 +77,8 @@ class DynamoDBClient:
     def __init__(self, *, connect_seconds: float = 1.0, silence_seconds: float = 3.0) -> None:
         self._connect_seconds = connect_seconds
         self._silence_seconds = silence_seconds
-        self._signer = Signer("dynamodb")
+        # As boto3, which the other services use: it does not read AWS_REGION.
+        self._signer = Signer("dynamodb", os.environ.get("AWS_DEFAULT_REGION"))
         self._quota = _RETRY_QUOTA
 
     async def call(self, operation: str, request: Mapping[str, object], expected: Collection[str] = ()) -> dict[str, Any]:
@@ -114,6 +115,7 @@ class DynamoDBClient:
             self._endpoint.close()
 
     async def _attempt(self, operation: str, body: bytes, expected: Collection[str], *, is_retry: bool) -> dict[str, Any]:
+        skew = self._signer.clock_skew
         try:
             answer = await self._send(operation, body, is_retry=is_retry)
         except NoAnswer as error:
@@ -121,6 +123,8 @@ class DynamoDBClient:
             raise AttemptLost(unreachable, _TRANSIENT_DELAY) from error
         except SigningFailed as error:
             raise StorageUnavailable("The storage could not be reached; try again.", retry_after=1) from error
+        if _is_damaged(answer):
+            raise AttemptLost(storage_timeout(), _TRANSIENT_DELAY)
         content = _content(answer)
         if answer.status == 200:
             if content is None:
@@ -130,7 +134,7 @@ class DynamoDBClient:
         code = str(content.get("__type", "")).split(":", 1)[0].rpartition("#")[2]  # without the name of the service before it
         if code in expected:
             raise RequestRefused(code, content)
-        if code in _CLOCK_ERRORS and self._correct_clock(answer):
+        if code in _CLOCK_ERRORS and self._correct_clock(answer, skew):
             raise AttemptLost(storage_timeout(), 0.0)
         if code in _THROTTLED:
             raise AttemptLost(storage_timeout(), _THROTTLED_DELAY)
@@ -158,13 +162,14 @@ class DynamoDBClient:
                 raise
             return await endpoint.send(request, on_new_connection=True)
 
-    def _correct_clock(self, answer: Answer) -> bool:
-        """Sign with the time of ``answer`` from now on. Return False if that was done already, or the answer has no time."""
+    def _correct_clock(self, answer: Answer, signed_with: float) -> bool:
+        """Sign with the time of ``answer`` from now on. Return False if its request was signed with that time already, with the
+        skew ``signed_with``, or if the answer has no time."""
         try:
             skew = parsedate_to_datetime(answer.headers[b"date"].decode("latin-1")).timestamp() - now_s()
-        except (KeyError, ValueError):
+        except (KeyError, ValueError, OverflowError):
             return False
-        if abs(skew - self._signer.clock_skew) < _SMALLEST_CORRECTION:
+        if abs(skew - signed_with) < _SMALLEST_CORRECTION:
             return False
         self._signer.clock_skew = skew
         return True
@@ -181,19 +186,22 @@ class DynamoDBClient:
 
 
 def _endpoint_url(region: str) -> str:
-    if configured := os.environ.get("AWS_ENDPOINT_URL_DYNAMODB") or os.environ.get("AWS_ENDPOINT_URL"):
+    configured = os.environ.get("AWS_ENDPOINT_URL_DYNAMODB") or os.environ.get("AWS_ENDPOINT_URL")
+    if configured and os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() != "true":
         return configured
     service = "dynamodb-fips" if os.environ.get("AWS_USE_FIPS_ENDPOINT", "").lower() == "true" else "dynamodb"
     return f"https://{service}.{region}.{domain_of(region)}"
 
 
-def _content(answer: Answer) -> dict[str, Any] | None:
-    """Return the JSON object of an answer, or None if the answer was damaged on its way."""
+def _is_damaged(answer: Answer) -> bool:
     checksum = answer.headers.get(b"x-amz-crc32")
-    if checksum is not None and checksum != b"%d" % zlib.crc32(answer.body):
-        return None
+    return checksum is not None and checksum != b"%d" % zlib.crc32(answer.body)
+
+
+def _content(answer: Answer) -> dict[str, Any] | None:
+    """Return the JSON object of an answer, or None if it is none."""
     try:
         content = json.loads(answer.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None

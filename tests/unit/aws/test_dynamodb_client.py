@@ -250,6 +250,18 @@ async def test_a_damaged_answer_is_asked_for_again() -> None:
             await get(client)
 
 
+async def test_a_damaged_refusal_is_asked_for_again() -> None:
+    damaged = Response({"__type": "ConditionalCheckFailedException"}, 400, checksum=1)
+    async with connected([damaged, Response({"Item": ITEM})]) as (_, client):
+        assert await get(client) == {"Item": ITEM}
+
+
+async def test_an_answer_that_is_nested_too_deeply_is_none() -> None:
+    async with connected([Response(b"[" * 100_000)] * 3) as (_, client):
+        with pytest.raises(StorageUnavailable):
+            await get(client)
+
+
 @pytest.mark.parametrize("minutes", [-10, 10, 600])
 async def test_a_clock_that_is_wrong_is_corrected(minutes: int) -> None:
     at_aws = time.time() + 60 * minutes
@@ -262,6 +274,21 @@ async def test_a_clock_that_is_wrong_is_corrected(minutes: int) -> None:
     for signed in later:
         assert signed != first
         assert abs(_seconds(signed) - at_aws) < 30
+
+
+async def test_a_clock_that_is_wrong_is_corrected_for_concurrent_calls() -> None:
+    refused = Response({"__type": "InvalidSignatureException"}, 400, date=formatdate(time.time() + 3600, usegmt=True))
+    async with connected([refused] * 5) as (server, client):
+        server.delay = 0.05
+        assert await asyncio.gather(*(get(client) for _ in range(5))) == [{}] * 5
+
+
+@pytest.mark.parametrize("date", ["", ",", "1 Jan 99999999999999 00:00:00 GMT", "Mon"])
+async def test_a_date_that_is_none_corrects_nothing(date: str) -> None:
+    refused = Response({"__type": "InvalidSignatureException"}, 400, headers={"date": date})
+    async with connected([refused]) as (_, client):
+        with pytest.raises(InternalError):
+            await get(client)
 
 
 async def test_a_wrong_key_is_not_taken_for_a_wrong_clock() -> None:
@@ -296,6 +323,16 @@ async def test_a_session_token_is_signed(monkeypatch: pytest.MonkeyPatch) -> Non
     headers = server.requests[0].headers
     assert headers["x-amz-security-token"] == "token/of+a=session"
     assert "x-amz-security-token" in headers["authorization"]
+
+
+@pytest.mark.parametrize("token", ["token\n", "token\r\nx-evil: 1", "t€ken"])
+async def test_a_token_with_a_line_break_is_not_sent(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connected() as (server, _):
+        monkeypatch.setenv("AWS_SESSION_TOKEN", token)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        with pytest.raises(StorageUnavailable):
+            await get(DynamoDBClient())
+        assert server.requests == []
 
 
 async def test_no_credentials_are_an_unavailable_storage(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,6 +385,8 @@ async def test_the_certificate_must_be_trusted_and_name_the_host(tmp_path: Path,
         ("eu-central-1", {}),
         ("cn-north-1", {}),
         ("us-gov-west-1", {"AWS_USE_FIPS_ENDPOINT": "true"}),
+        ("us-east-1", {"AWS_REGION": "eu-central-1"}),
+        ("us-east-1", {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"}),
         ("us-east-1", {"AWS_ENDPOINT_URL": "http://127.0.0.1:1/path"}),
         ("us-east-1", {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ENDPOINT_URL_DYNAMODB": "https://table.example:8443"}),
     ],
