@@ -91,11 +91,11 @@ class DynamoDBTable:
     async def write(self, *, write: Put | Update | Delete) -> Reply[Item | None]:
         operation, return_values = _OPERATIONS[type(write)]
         try:
-            answer = await self._call(operation, {"ReturnValues": return_values, **parameters_of(write)})
+            answer = await self._call(operation, {"ReturnValues": return_values, **parameters_of(write)}, _REFUSALS)
         except RequestRefused as refusal:
-            if refusal.code == "TransactionConflictException":
-                raise TransactionConflict from None
-            raise ConditionFailed(_item(refusal.body)) from None
+            if refusal.code == "ConditionalCheckFailedException":
+                raise ConditionFailed(_item(refusal.body)) from None
+            raise TransactionConflict from None
         return _reply(answer, _item(answer, "Attributes"))
 
     async def transact(self, *, writes: Sequence[Write], token: str) -> Reply[None]:
@@ -113,9 +113,9 @@ class DynamoDBTable:
             raise TransactionConflict from None
         return _reply(answer, None)
 
-    async def _call(self, operation: str, request: Mapping[str, object]) -> dict[str, Any]:
+    async def _call(self, operation: str, request: Mapping[str, object], expected: Collection[str] = ()) -> dict[str, Any]:
         common = {"TableName": self._name, "ReturnConsumedCapacity": "TOTAL"}
-        return await self._client.call(operation, {**request, **common}, _REFUSALS)
+        return await self._client.call(operation, {**request, **common}, expected)
 
 
 def _reply(response: Mapping[str, Any], value: T) -> Reply[T]:

@@ -99,3 +99,9 @@ async def test_an_invalid_transaction_is_not_retried(service: Service, table: Te
     service.answers = [cancellation("None", "ValidationError")]
     with pytest.raises(InternalError):
         await table.transact([PUT, PUT], token="t")
+
+
+async def test_a_refusal_of_a_write_is_a_failed_condition_only_if_dynamodb_says_so(service: Service, table: TenantTable) -> None:
+    service.answers = [RequestRefused("TransactionInProgressException", {}), cancellation("None"), {}]
+    await table.write(PUT)
+    assert len(service.requests) == 3
