@@ -5,8 +5,10 @@ A provider's transport (``models/providers/direct.py``) streams its answers. Thi
 
 import asyncio
 import os
+import socket
 import ssl
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from typing import Final, NamedTuple, cast
 from urllib.parse import urlsplit
@@ -18,6 +20,9 @@ _MAX_IDLE_SECONDS: Final = 60.0
 _MAX_ANSWER_BYTES: Final = 64 * 2**20
 _WHOLE_ANSWER: Final = 10
 """The time limit of a whole answer, in silences: an endpoint that sends a byte now and then must not hold a call for ever."""
+
+# The threads of an event loop also do other work, such as calls of boto3, and a connection has a second.
+_lookups: Final = ThreadPoolExecutor(4, thread_name_prefix="hosts")  # starts its threads on demand
 
 
 class NoAnswer(Exception):
@@ -102,15 +107,35 @@ class Endpoint:
             pool.close_idle(keep=0)
 
     async def _connect(self, loop: asyncio.AbstractEventLoop) -> "_Connection":
-        context = self._certificates if self._is_secure else None
-        connect = partial(loop.create_connection, partial(_Connection, loop), self._host, self._port, ssl=context)
         try:
             async with asyncio.timeout(self._connect_seconds):
-                endpoints = await connect()
-        except (OSError, TimeoutError) as error:
+                return await self._connect_to_any(loop)
+        except (OSError, UnicodeError) as error:  # UnicodeError: no host has such a name
             raise NoAnswer(f"no connection to {self._host}:{self._port}") from error
-        connection: _Connection = endpoints[1]
-        return connection
+
+    async def _connect_to_any(self, loop: asyncio.AbstractEventLoop) -> "_Connection":
+        """Connect to the first address that accepts a connection."""
+        context = self._certificates if self._is_secure else None
+        name = self._host if self._is_secure else None
+        connect = partial(loop.create_connection, partial(_Connection, loop), ssl=context, server_hostname=name)
+        refused: OSError | None = None
+        for address in await self._addresses(loop):
+            try:
+                endpoints = await connect(address, self._port)
+            except OSError as error:
+                refused = error
+                continue
+            connection: _Connection = endpoints[1]
+            return connection
+        raise refused or OSError("the host has no address")
+
+    async def _addresses(self, loop: asyncio.AbstractEventLoop) -> list[str]:
+        look_up = partial(socket.getaddrinfo, self._host, self._port, type=socket.SOCK_STREAM)
+        try:
+            found = look_up(flags=socket.AI_NUMERICHOST)
+        except socket.gaierror:
+            found = await loop.run_in_executor(_lookups, look_up)
+        return [str(address[0]) for *_, address in found]
 
     @cached_property
     def _certificates(self) -> ssl.SSLContext:

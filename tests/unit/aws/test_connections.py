@@ -1,7 +1,9 @@
 """A connection goes back to the pool only if nothing of its last answer is left in it, and the pool does not grow."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeAlias
 
@@ -99,7 +101,7 @@ async def test_an_idle_connection_keeps_no_bytes_of_its_answer() -> None:
         assert pool.idle[0][0]._pieces == []
 
 
-async def test_a_connection_in_use_is_closed_after_its_answer_when_the_endpoint_was_closed() -> None:
+async def test_a_connection_in_use_is_closed_after_its_answer_by_close() -> None:
     async with listening(answering(ANSWER, delay=0.05)) as (peer, endpoint):
         call = asyncio.create_task(endpoint.send(REQUEST))
         await asyncio.sleep(0.02)
@@ -127,3 +129,17 @@ async def test_idle_connections_that_died_silently_cost_one_silence_together() -
         assert lost.value.is_stale
         for _ in range(3):
             await endpoint.send(REQUEST)
+
+
+async def test_a_host_is_looked_up_although_the_threads_of_the_event_loop_are_busy() -> None:
+    async with listening(answering(ANSWER)) as (peer, _):
+        endpoint = Endpoint(peer.url.replace("127.0.0.1", "localhost"), connect_seconds=0.5, silence_seconds=0.3)
+        end = threading.Event()
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        work = asyncio.get_running_loop().run_in_executor(None, end.wait)
+        try:
+            assert (await endpoint.send(REQUEST)).body == b"null"
+        finally:
+            end.set()
+            await work
+            endpoint.close()
