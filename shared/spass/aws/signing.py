@@ -6,6 +6,7 @@ for each request, at ten times the cost; tests compare the signatures.
 
 import hmac
 import os
+import threading
 import time
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
@@ -41,6 +42,7 @@ class CredentialSource:
 
     def __init__(self) -> None:
         self._found: Credentials | None = None
+        self._search = threading.Lock()  # concurrent first requests search once
 
     @cached_property
     def region(self) -> str:
@@ -81,15 +83,20 @@ class CredentialSource:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
-            self._found = self._found or self._session.get_credentials()
-            if self._found is None:
-                raise SigningFailed("no credentials")
-            key = self._found.get_frozen_credentials()
+            key = self._credentials().get_frozen_credentials()
         except (BotoCoreError, ClientError, RuntimeError) as error:  # RuntimeError: the renewed credentials have expired too
             raise SigningFailed("no credentials") from error
         if not key.access_key or not key.secret_key:
             raise SigningFailed("no credentials")
         return AccessKey(_checked(key.access_key), key.secret_key, _checked(key.token or "") or None)
+
+    def _credentials(self) -> "Credentials":
+        with self._search:
+            if self._found is None:
+                self._found = self._session.get_credentials()
+            if self._found is None:
+                raise SigningFailed("no credentials")
+            return self._found
 
     @cached_property
     def _session(self) -> "boto3.Session":

@@ -1,5 +1,6 @@
 """Compare signatures with those of boto3's own client."""
 
+import asyncio
 import time
 from datetime import UTC, datetime
 from urllib.parse import quote
@@ -8,7 +9,7 @@ import boto3
 import botocore.auth
 import pytest
 from botocore.awsrequest import AWSPreparedRequest
-from botocore.credentials import RefreshableCredentials
+from botocore.credentials import Credentials, RefreshableCredentials
 from botocore.exceptions import ClientError, CredentialRetrievalError
 
 from spass.aws.signing import Signer, SigningFailed
@@ -156,3 +157,18 @@ async def test_signing_with_credentials_that_cannot_be_renewed_fails(failure: Ex
     monkeypatch.setattr(boto3.Session, "get_credentials", lambda _: credentials)
     with pytest.raises(SigningFailed):
         await Signer("bedrock", "eu-central-1").sign("POST", "https://x.example/y", b"", {})
+
+
+async def test_concurrent_first_requests_look_for_credentials_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    searches = []
+
+    def search(_: boto3.Session) -> Credentials:
+        searches.append(1)
+        time.sleep(0.05)
+        return Credentials("AKIDFOUND", "s")
+
+    monkeypatch.setattr(boto3.Session, "get_credentials", search)
+    signer = Signer("bedrock", "eu-central-1")
+    await asyncio.gather(*(signer.sign("POST", "https://x.example/y", b"", {}) for _ in range(10)))
+    assert len(searches) == 1
