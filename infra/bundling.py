@@ -17,7 +17,7 @@ from infra import byte_code
 from infra.interpreter import find_interpreter
 
 # Part of the hash of every asset. Increase it when a change of this file builds something else from the same inputs.
-RECIPE_VERSION: Final = "3"
+RECIPE_VERSION: Final = "4"
 
 # tokenizers requires huggingface-hub, to download tokenizers from a hub, which the gateway never does. Only huggingface-hub needs
 # the other packages. A test compares the installed packages with those that the functions import.
@@ -35,7 +35,7 @@ _UNUSED_PACKAGES: Final = frozenset(
     }
 )
 # boto3 contains a description of every AWS service. The gateway uses only these.
-_USED_AWS_SERVICES: Final = frozenset({"dynamodb", "events", "lambda", "s3", "scheduler", "sqs", "ssm", "stepfunctions", "sts"})
+_USED_AWS_SERVICES: Final = frozenset({"events", "lambda", "s3", "scheduler", "sqs", "ssm", "stepfunctions", "sts"})
 _WEIGHTS_SHA256: Final = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 

@@ -39,7 +39,7 @@ REQUESTS: Final[Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]]] 
     ),
 }
 """By operation: the method of boto3, the request, and the answer."""
-SILENCE_SECONDS: Final = 0.3
+SILENCE_SECONDS: Final = 1.5
 
 
 @pytest.fixture(autouse=True)
