@@ -11,6 +11,7 @@ that has limits of its own. Below are the processor times of a turn with and wit
 import argparse
 import asyncio
 import io
+import json
 import os
 import sys
 import tempfile
@@ -25,7 +26,7 @@ from typing import TypedDict, TypeVar
 import httpx
 
 from bench import bus
-from bench.processes import ADMIN_TOKEN, TOKEN, USER, emulated_aws, server, silence_logs, write_config
+from bench.processes import ADMIN_TOKEN, ROOT, TOKEN, USER, emulated_aws, server, silence_logs, write_config
 from infra.routes import ROUTES, Route
 from spass.approvals.record import Approval, StoredCall
 from spass.approvals.store import put_approval
@@ -84,7 +85,7 @@ class Fixtures:
         made |= {"message_id": self.chat, "approval_id": self.approval, "operator_id": self.operator}
         made |= {"agent_id": self.idle if route.module == "managed.run" else self.agent, "run_id": self.run}
         ours = {"name": "bench", "index_id": "bench", "workspace_id": "bench", "doc_id": "d1", "model": "bench-model"}
-        path = route.path.format_map({**ours, "file": "swagger-ui.css", "asset": "app.js", **made})
+        path = route.path.format_map({**ours, "file": "swagger-ui.css", "asset": page_file(), **made})
         return f"{path}?path={FILE}" if path.endswith("/file") else path
 
 
@@ -273,6 +274,13 @@ async def create_long_session(client: httpx.AsyncClient) -> str:
     session = await client.post(SESSIONS, json={"compact_keep_last_n": 0})
     name: str = session.raise_for_status().json()["id"]
     (await client.post(f"{SESSIONS}/{name}/messages", json=BODIES["sessions.append"])).raise_for_status()
+    return name
+
+
+def page_file() -> str:
+    """Return the name of a file of the page, which depends on its content."""
+    manifest = json.loads((ROOT / ".page" / "manifest.json").read_text())
+    name: str = next(iter(manifest["files"]))
     return name
 
 
