@@ -1,6 +1,6 @@
 """Send requests to one endpoint of AWS over HTTP/1.1 with asyncio, and parse the answers with llhttp (``httptools``).
 
-A provider's transport (``models/providers/direct.py``) streams its answers. This one reads whole answers, at a third of the cost.
+A provider's transport (``models/providers/direct.py``) streams its answers. This one reads whole answers.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ class Endpoint:
                 answer = await connection.send(request, self._silence_seconds)
             except NoAnswer as error:
                 if error.is_stale:
-                    pool.close_idle(keep=0)  # they were idle for longer, and each would cost a silence
+                    pool.close_idle(keep=0)  # they were idle for longer; a dead one costs a whole silence
                 raise
             finally:
                 pool.in_use -= 1
@@ -172,7 +172,7 @@ class _Pool:
             connection.close()
 
     def close_idle(self, *, keep: int) -> None:
-        """Close the connections that nobody has used for longest, except ``keep`` of them."""
+        """Close idle connections, the least recently used first, until ``keep`` are left."""
         while len(self.idle) > keep:
             self.idle.popleft()[0].close()
 

@@ -16,8 +16,13 @@ JsonObject: TypeAlias = dict[str, Any]
 
 
 def managed(client: Spass, options: argparse.Namespace) -> None:
-    """Run the chosen action. Raise UsageError if an argument names something that cannot be read, and SpassApiError or
-    SpassUnreachable if there is no answer."""
+    """Run the chosen action.
+
+    Raises:
+        UsageError: an argument, or what it names, is empty or cannot be read.
+        SpassApiError: the gateway refused the request.
+        SpassUnreachable: the gateway did not answer.
+    """
     _ACTIONS[options.action](client, options)
 
 

@@ -93,7 +93,7 @@ async def commit(store: TenantStore, writes: Sequence[Write]) -> Mapping[int, It
         try:
             await store.table.transact(writes_with_marker, token=name)
         except TransactionFailed as failure:
-            # boto3 retries too. So this may be the failure of a retry whose first attempt took effect.
+            # The client retries too. So this may be the failure of a retry whose first attempt took effect.
             took_effect = len(writes) in failure.failures
             return {} if took_effect else failure.failures
         except StorageUnavailable:

@@ -21,7 +21,7 @@ class Fault(StrEnum):
     LOST_REPLY = "lost-reply"  # the call took effect; the caller gets no reply
     THROTTLE = "throttle"  # refused through all retries; nothing took effect
     TIMEOUT = "timeout"  # no answer, and nothing took effect
-    REPEATED = "repeated"  # boto3 retried after a lost reply: the call was made twice, and the caller gets the second reply
+    REPEATED = "repeated"  # the client retried after a lost reply: the call was made twice, and the caller gets the second reply
 
 
 class Crash(BaseException):
