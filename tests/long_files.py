@@ -17,7 +17,7 @@ from tests.sampling import offset
 
 Test = TypeVar("Test")
 
-LONGEST: Final = 3.0
+LONGEST: Final = 2.0
 """The seconds that a file may take."""
 
 
