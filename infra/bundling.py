@@ -17,7 +17,7 @@ from infra import byte_code
 from infra.interpreter import find_interpreter
 
 # Part of the hash of every asset. Increase it when a change of this file builds something else from the same inputs.
-RECIPE_VERSION: Final = "4"
+RECIPE_VERSION: Final = "5"
 
 # tokenizers requires huggingface-hub, to download tokenizers from a hub, which the gateway never does. Only huggingface-hub needs
 # the other packages. A test compares the installed packages with those that the functions import.
@@ -155,6 +155,8 @@ def runtime_layer(output: Path, requirements: Path, *, compiler: Path | None, ta
     for folder in [*packages.glob("numpy/**/tests"), *(packages / "botocore" / "data").iterdir()]:
         if folder.is_dir() and folder.name not in _USED_AWS_SERVICES:
             shutil.rmtree(folder)
+    for stub in packages.rglob("*.pyi"):  # for type checkers
+        stub.unlink()
     _compile(packages, compiler)
 
 

@@ -43,7 +43,9 @@ def test_every_runtime_package_is_pinned_once_and_by_hash() -> None:
     names = [line.partition("==")[0] for line in lines]
     assert all("--hash=sha256:" in line for line in lines)
     assert len(names) == len(set(names))
-    assert {"boto3", "fastapi", "httpx", "mangum", "numpy", "pydantic", "simsimd", "tokenizers", "uvicorn"} <= set(names)
+    assert {"boto3", "fastapi", "httpx", "mangum", "numpy", "orjson", "pydantic", "simsimd", "tokenizers", "uvicorn"} <= set(
+        names
+    )
 
 
 def _services_used() -> set[str]:
@@ -58,7 +60,9 @@ def _services_used() -> set[str]:
     return services
 
 
-def test_the_layer_keeps_only_the_aws_services_that_the_code_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_layer_keeps_no_stubs_and_only_the_aws_services_that_the_code_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     used = _services_used()
     assert {"s3", "sqs", "ssm"} <= used, "the pattern matches no client in the code"
 
@@ -66,10 +70,13 @@ def test_the_layer_keeps_only_the_aws_services_that_the_code_calls(tmp_path: Pat
         for service in [*used, "ec2"]:
             (target / "botocore" / "data" / service).mkdir(parents=True)
         (target / "botocore" / "data" / "endpoints.json").write_text("{}")
+        (target / "orjson.py").touch()
+        (target / "orjson.pyi").touch()
 
     monkeypatch.setattr(bundling, "_pip", install)
     bundling.runtime_layer(tmp_path, ROOT / "requirements" / "runtime.txt", compiler=None)
     assert {path.name for path in (tmp_path / "python" / "botocore" / "data").iterdir()} == used | {"endpoints.json"}
+    assert [path.name for path in (tmp_path / "python").glob("orjson*")] == ["orjson.py"]
 
 
 def test_packages_are_built_for_the_functions_python() -> None:

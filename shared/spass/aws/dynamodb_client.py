@@ -12,6 +12,8 @@ from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any, Final
 
+import orjson
+
 from spass.aws.connections import Answer, Endpoint, NoAnswer
 from spass.aws.signing import Signer, SigningFailed
 from spass.aws.upload_origin import domain_of
@@ -201,7 +203,14 @@ def _is_damaged(answer: Answer) -> bool:
 def _content(answer: Answer) -> dict[str, Any] | None:
     """Return the JSON object of an answer, or None if it is none."""
     try:
-        content = json.loads(answer.body)
+        content = _parse(answer.body)
     except (ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def _parse(body: bytes) -> object:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:  # half of a surrogate pair, which an emulator may send
+        return json.loads(body)

@@ -256,6 +256,11 @@ async def test_a_damaged_refusal_is_asked_for_again() -> None:
         assert await get(client) == {"Item": ITEM}
 
 
+async def test_half_of_a_surrogate_pair_in_an_answer_is_read() -> None:
+    async with connected([Response(b'{"Item": {"text": {"S": "\\ud83d"}}}')]) as (_, client):
+        assert await get(client) == {"Item": {"text": {"S": "\ud83d"}}}
+
+
 async def test_an_answer_that_is_nested_too_deeply_is_none() -> None:
     async with connected([Response(b"[" * 100_000)] * 3) as (_, client):
         with pytest.raises(StorageUnavailable):

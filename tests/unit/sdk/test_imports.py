@@ -18,6 +18,7 @@ GATEWAY_ONLY = (
     "uvicorn",
     "mangum",
     "httptools",
+    "orjson",
     "tokenizers",
     "dotenv",
 )
