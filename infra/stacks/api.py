@@ -1,8 +1,9 @@
 """The stateless stack: layers, the REST API, and the nested stacks of the surfaces, the workers and the subscriptions."""
 
 from collections.abc import Mapping
+from typing import Final
 
-from aws_cdk import Annotations, CfnOutput, Stack
+from aws_cdk import Annotations, CfnDeletionPolicy, CfnOutput, CfnResource, Stack
 from aws_cdk import Environment as Target
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_sqs as sqs
@@ -23,6 +24,8 @@ from infra.stacks.subscriptions import SubscriptionsStack
 from infra.stacks.surface import SurfaceStack
 from infra.stateful_resources import StatefulQueue, StatefulResources
 from infra.workers import WORKERS, Trigger, Worker
+
+_API_OBJECTS: Final = frozenset({"AWS::ApiGateway::GatewayResponse", "AWS::ApiGateway::Method", "AWS::ApiGateway::Resource"})
 
 
 class ApiStack(Stack):
@@ -108,6 +111,14 @@ class ApiStack(Stack):
                     f"The alarms of {environment.name} notify no one: set alarm_email in infra/environments.py, "
                     "or subscribe to the topic that the output AlarmTopic names.",
                 )
+        if self.node.try_get_context("api") == "retain":
+            self._retain_api_objects()
+
+    def _retain_api_objects(self) -> None:
+        """Make a later release that does not have these objects leave them in the API (docs/decisions/030)."""
+        for node in self.node.find_all():
+            if isinstance(node, CfnResource) and node.cfn_resource_type in _API_OBJECTS:
+                node.cfn_options.deletion_policy = CfnDeletionPolicy.RETAIN
 
     def _watched(self, construct_id: str, failed_id: str, queue: StatefulQueue) -> Watched:
         return Watched(

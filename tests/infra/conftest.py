@@ -212,9 +212,9 @@ def _runs(template: Template, function: str) -> bool:
     return any(one["Type"] == "AWS::Lambda::Function" and function_name(one["Properties"]) == function for one in resources)
 
 
-def synthesized(environments: Iterable[Environment], folder: Path) -> dict[str, Deployment]:
+def synthesized(environments: Iterable[Environment], folder: Path, **context: str) -> dict[str, Deployment]:
     """Synthesize with the security rules. A finding that is not acknowledged raises an exception."""
-    app = App(analytics_reporting=False, context={"aws:cdk:bundling-stacks": []}, outdir=str(folder))
+    app = App(analytics_reporting=False, context={"aws:cdk:bundling-stacks": [], **context}, outdir=str(folder))
     chosen = list(environments)
     add_stacks(app, chosen)
     app.synth()
