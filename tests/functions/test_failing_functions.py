@@ -142,13 +142,16 @@ def test_a_failed_start_logs_the_problems_of_the_file_in_one_line(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("failure", "kind", "errno", "words"),
+    ("failure", "kind", "number", "name", "words"),
     [
-        ("OSError(28, 'No space left on device', '/var/task/secret.db')", "OSError", 28, "No space left on device"),
-        ("ModuleNotFoundError('No module named numpy')", "ModuleNotFoundError", None, "No module named numpy"),
+        ("OSError(28, 'No space left on device', '/var/task/secret.db')", "OSError", 28, "ENOSPC", "No space left on device"),
+        ("OSError(7777, 'Nobody knows', '/var/task/secret.db')", "OSError", 7777, None, "Nobody knows"),
+        ("ModuleNotFoundError('No module named numpy')", "ModuleNotFoundError", None, None, "No module named numpy"),
     ],
 )
-def test_a_failed_start_logs_what_failed_and_its_number(failure: str, kind: str, errno: int | None, words: str) -> None:
+def test_a_failed_start_logs_what_failed_with_the_number_and_name_of_its_error(
+    failure: str, kind: str, number: int | None, name: str | None, words: str
+) -> None:
     secrets = {kind: secret for kind, secret in BY_FORMAT.items() if len(secret) < 100}
     program = (
         "from spass.web.startup import log_startup_failure\n"
@@ -158,7 +161,7 @@ def test_a_failed_start_logs_what_failed_and_its_number(failure: str, kind: str,
     process = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False, text=True)
     assert (process.returncode, process.stderr) == (1, "")
     line = json.loads(process.stdout)
-    assert (line["event"], line["exception"], line["errno"]) == ("start_failed", kind, errno)
+    assert (line["event"], line["exception"], line["errno"], line["errno_name"]) == ("start_failed", kind, number, name)
     assert words in line["message"]
     assert not leaked_kinds(process.stdout, secrets)
     assert "/var" not in process.stdout

@@ -2,6 +2,7 @@
 schedule invokes."""
 
 import asyncio
+import errno
 import os
 import sys
 import threading
@@ -71,8 +72,9 @@ def _build_fault(kind: str) -> Exception:
 
 
 def _describe_problems(error: Exception) -> dict[str, Json]:
-    """Return the problems of an operator's file: its name, the line and the message. Of another error return its text and its
-    error number: a start has no texts of users yet, so nothing but secrets and paths must be redacted."""
+    """Return the problems of an operator's file: its name, the line and the message. Of another error return its text, its
+    error number and the name of that, such as ``ENOSPC``: a start has no texts of users yet, so nothing but secrets and paths
+    must be redacted."""
     from spass.redaction.text import redact_provider_text
     from spass.tenancy.config_problem import ConfigProblem
     from spass.tenancy.yaml_source import ConfigError
@@ -81,7 +83,8 @@ def _describe_problems(error: Exception) -> dict[str, Json]:
         causes = [error, *filter(None, [error.__cause__])]
         numbers = [cause.errno for cause in causes if isinstance(cause, OSError)]
         texts = [redact_provider_text(str(cause)) for cause in causes]
-        return {"message": ": ".join(texts), "errno": next(iter(numbers), None)}
+        number = next(iter(numbers), None)
+        return {"message": ": ".join(texts), "errno": number, "errno_name": errno.errorcode.get(number) if number else None}
     return {
         "problems": [
             {"file": problem.file, "line": problem.line, "problem": redact_provider_text(problem.message)}
