@@ -22,6 +22,7 @@ ARCHIVE_TYPE: Final = "application/zip"
 
 DECODED_AS_TEXT: Final = "spass.decoded_as_text"
 """The key of an ASGI scope that is True if API Gateway decoded the body as text."""
+_JSON_TYPE: Final = re.compile(r"application/(json|[^/]*\+json)")
 _MAX_SHOWN_CHARACTERS: Final = 100
 
 
@@ -53,8 +54,7 @@ def check_content_type(value: str | None) -> None:
     if value is None:
         return
     media_type, _, parameters = value.partition(";")
-    media_type = media_type.strip().lower()
-    if media_type != "application/json" and not (media_type.startswith("application/") and media_type.endswith("+json")):
+    if not _JSON_TYPE.fullmatch(media_type.strip().lower()):
         raise InvalidRequest("Send the body as JSON, with Content-Type: application/json.", param="Content-Type")
     charset = re.search(r"charset\s*=\s*\"?([^\s\";]+)", parameters.lower())
     if charset and charset[1] not in {"utf-8", "utf8", "us-ascii"}:

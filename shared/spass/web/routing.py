@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Final, LiteralString
 
 from fastapi import APIRouter, Depends, Path, Query
 from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, serialize_response
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticCustomError
 from starlette.requests import Request
@@ -34,6 +34,7 @@ from spass.core.ids import (
     id_pattern,
 )
 from spass.core.messages import Json
+from spass.web.binding import BoundFunction
 from spass.web.bodies import ARCHIVE_TYPE, FILE_TYPE, check_content_type, check_raw_body, parse_object, read_body
 from spass.web.caller import acts_for_user, read_caller, reject_user_id
 from spass.web.exchange import get_exchange
@@ -82,13 +83,14 @@ class CallerRoute(APIRoute):
         return [*_query_names(self.dependant)]
 
     def get_route_handler(self) -> Handler:
-        handle = super().get_route_handler()
+        function = BoundFunction(self.dependant)
         takes_body = self.body_field is not None
         body_required = self.body_field is not None and self.body_field.field_info.is_required()
         needs_user = acts_for_user(self.path)
         is_idempotent = "POST" in (self.methods or ()) and applies_to(self.path)
 
-        async def answer(request: Request) -> Response:
+        async def answer(received: Request) -> Response:
+            request = _ParsedRequest(received.scope, received.receive)
             exchange = get_exchange(request)
             exchange.route = self.path_format
             services = get_services(request)
@@ -105,20 +107,26 @@ class CallerRoute(APIRoute):
                 raise AdminRequired("This route needs a token that gateway.yaml marks as admin.")
             if request.scope["query_string"]:
                 _reject_unknown(request, self.query_names)
-            parsed = _ParsedRequest(request.scope, request.receive)
-            parsed.raw = await read_body(request.stream(), request.headers.get("content-length"))
+            request.raw = await read_body(request.stream(), request.headers.get("content-length"))
             if self.raw_type is not None:
                 check_raw_body(request, self.raw_type)
             else:
                 if takes_body:
-                    parsed.raw, parsed.parsed = _parse_body(parsed.raw, request, required=body_required)
+                    request.raw, request.parsed = _parse_body(request.raw, request, required=body_required)
                 if needs_user:
-                    reject_user_id(parsed.parsed if takes_body else _parse_ignored_body(parsed.raw))
+                    reject_user_id(request.parsed if takes_body else _parse_ignored_body(request.raw))
             if is_idempotent:
-                exchange.idempotency = identify_request(parsed, caller, parsed.raw)
-            return await handle(parsed)
+                exchange.idempotency = identify_request(request, caller, request.raw)
+            return await self._respond(await function.call(request, request.parsed))
 
         return answer
+
+    async def _respond(self, result: object) -> Response:
+        """Return the response of a function that returned ``result``: a response, or the model of one."""
+        if isinstance(result, Response):
+            return result
+        content = await serialize_response(field=self.response_field, response_content=result, dump_json=True)
+        return Response(content, self.status_code or 200, media_type="application/json")
 
 
 class AdminRoute(CallerRoute):

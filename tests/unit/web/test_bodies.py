@@ -155,6 +155,7 @@ async def test_bad_bodies_get_a_4xx_over_http(client: httpx.AsyncClient) -> None
         (b"{}", {"Content-Type": "text/plain"}, 400, "invalid_request"),
         (b"{}", {"Content-Type": "application/x-www-form-urlencoded"}, 400, "invalid_request"),
         (b"{}", {"Content-Type": "application/json; charset=latin-1"}, 400, "invalid_request"),
+        (b"{}", {"Content-Type": "application/a/b+json"}, 400, "invalid_request"),
         (b" " * (MAX_BODY_BYTES + 1), {}, 413, "payload_too_large"),
     ):
         response = await client.post("/v1/echo", content=body, headers=headers)
