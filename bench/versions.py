@@ -45,13 +45,13 @@ def compare(checkout: Path, requests: int, rounds: int, only: Sequence[str] = ()
         targets = _start(stack, checkout.resolve(), pieces)
         for kind in kinds:
             for target in targets:
-                _burst(target, kind, 32)
+                burst(target, kind, 32)
         for target in targets:
             target.figures.clear()
         for number in range(rounds):
             for kind in kinds:
                 for target in targets if number % 2 else reversed(targets):
-                    _burst(target, kind, requests // rounds)
+                    burst(target, kind, requests // rounds)
     print(f"{'':44} {'CPU ms/request':>19} {'ratio':>7} {'p50 ms':>17} {'ratio':>7}")
     print(f"{'':44} {'before':>9} {'after':>9} {'':>7} {'before':>8} {'after':>8}")
     for kind in kinds:
@@ -70,7 +70,8 @@ def _start(stack: ExitStack, checkout: Path, pieces: int) -> list[Target]:
     ]
 
 
-def _burst(target: Target, kind: LoadProfile, requests: int) -> None:
+def burst(target: Target, kind: LoadProfile, requests: int) -> None:
+    """Send requests of ``kind``; turns of a session go to one that is created first."""
     if kind.work is _SESSION_TURN:
         path = f"/a1/agents/bench/sessions/{_create_session(target.served)}/messages"
         measured = replace(kind, work=replace(kind.work, path=path))
