@@ -109,7 +109,7 @@ def function_code(
     target = output / start_script.name
     shutil.copyfile(start_script, target)
     target.chmod(0o755)
-    _compile_expanded(output, compiler)
+    sys.stderr.write(_compile_expanded(output, compiler))
 
 
 def page(output: Path, root: Path) -> None:
@@ -157,7 +157,7 @@ def runtime_layer(output: Path, requirements: Path, *, compiler: Path | None, ta
             shutil.rmtree(folder)
     for stub in packages.rglob("*.pyi"):  # for type checkers
         stub.unlink()
-    _compile(packages, compiler)
+    _compile_expanded(packages, compiler)
 
 
 def editor_layer(output: Path, requirements: Path, *, compiler: Path | None, target: Target = LAMBDA) -> None:
@@ -263,9 +263,12 @@ def _compile(folder: Path, compiler: Path | None) -> None:
     _run_compiler(compiler, "-I", "-m", "compileall", *arguments)
 
 
-def _compile_expanded(folder: Path, compiler: Path | None) -> None:
-    """Add byte code for every module, in which the methods of dataclasses are written out: a start would generate each again."""
-    sys.stderr.write(_run_compiler(compiler, "-E", "-s", "-m", byte_code.__name__, str(folder)))
+def _compile_expanded(folder: Path, compiler: Path | None) -> str:
+    """Add byte code for every module, in which the methods of dataclasses are written out: a start would generate each again.
+
+    Return a line for each class that stays as it is.
+    """
+    return _run_compiler(compiler, "-E", "-s", "-m", byte_code.__name__, str(folder))
 
 
 def _run_compiler(compiler: Path | None, *arguments: str) -> str:

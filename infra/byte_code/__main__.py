@@ -1,8 +1,10 @@
-"""Write the byte code of a bundle's own modules: ``python -m infra.byte_code FOLDER``, with the interpreter that will run them.
+"""Write the byte code of a folder's modules: ``python -m infra.byte_code FOLDER``, with the interpreter that will run them.
 
 A class with the decorator ``dataclass`` takes 0.5 ms when it is defined, because ``dataclasses`` compiles its methods each time.
-In the byte code the methods are written out. The sources in the bundle stay as they are, and tracebacks show their lines. A class
+In the byte code the methods are written out. The sources in the folder stay as they are, and tracebacks show their lines. A class
 that cannot be written out for certain keeps its decorator, and a line of the output names it and the reason.
+
+The models of some modules are built when they are first used: ``deferral`` names these modules.
 """
 
 import ast
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from infra.byte_code import dataclass_runtime
+from infra.byte_code.deferral import DEFERRED, defer
 from infra.byte_code.methods import RUNTIME, expand
 from infra.byte_code.mirrors import Mirrors
 from infra.byte_code.sources import Module, Sources, Unresolved
@@ -48,16 +51,17 @@ class Bundle:
         target.write_bytes(importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + source_hash + dumped)
 
     def _expand(self, module: Module) -> ast.Module:
-        top = module.tree.body
+        tree = defer(module.tree) if module.name in DEFERRED else module.tree
+        top = tree.body
         body = [self._expand_class(module, node) if isinstance(node, ast.ClassDef) else node for node in top]
         for node in module.statements():
-            if isinstance(node, ast.ClassDef) and node not in top and self._is_dataclass(module, node):
+            if isinstance(node, ast.ClassDef) and node not in module.tree.body and self._is_dataclass(module, node):
                 self.kept.append(f"{module.name}.{node.name}: it is not at the top level of the module")
         if body == top:
-            return module.tree
+            return tree
         runtime = ast.Import(names=[ast.alias(name=_RUNTIME_FILE.stem, asname=RUNTIME)])
         first = next(number for number, node in enumerate(body) if not _comes_first(node, number))
-        tree = copy.copy(module.tree)
+        tree = copy.copy(tree)
         tree.body = [*body[:first], ast.fix_missing_locations(runtime), *body[first:]]
         return tree
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 _STATEMENTS: Final = (ast.stmt, ast.ExceptHandler, ast.match_case)
+# It has what the standard library has, so a bundle that contains it does not need to be read.
+_OUTSIDE: Final = "typing_extensions"
 
 
 class Unresolved(Exception):
@@ -131,7 +133,7 @@ class Sources:
 
     def _find(self, name: str) -> Module | None:
         place = Path(*name.split("."))
-        files = (place.with_suffix(".py"), place / "__init__.py") if name else ()
+        files = (place.with_suffix(".py"), place / "__init__.py") if name not in ("", _OUTSIDE) else ()
         return next((self.module(file) for file in files if (self._folder / file).is_file()), None)
 
 

@@ -29,6 +29,7 @@ SANDBOX: Final = ROOT / "shared" / "spass" / "sandbox"
 EXCLUDED: Final = (ROOT / "shared" / "spass" / "testing", SANDBOX / "foreign")
 # Code.from_asset needs a folder, but bundling replaces its contents. Only tests switch bundling off and use the folder itself.
 _ASSETS: Final = START_SCRIPT.parent
+_COMPILER: Final = (*Path(byte_code.__file__).parent.glob("*.py"),)
 
 
 @jsii.implements(ILocalBundling)
@@ -91,14 +92,13 @@ def function_code(scope: Construct, *, page: bool = False) -> lambda_.AssetCode:
     files = (path for source in SOURCES for path in source.rglob("*.py"))
     deployed = (path for path in files if not any(path.is_relative_to(folder) for folder in EXCLUDED))
     page_sources = [*_PAGE_BUILD, *(ROOT / "ui").iterdir()] if page else []
-    compiler_sources = Path(byte_code.__file__).parent.glob("*.py")
 
     def build(output: Path, compiler: Path | None) -> None:
         bundling.function_code(output, sources=SOURCES, excluded=EXCLUDED, start_script=START_SCRIPT, compiler=compiler)
         if page:
             bundling.page(output, ROOT)
 
-    return _compiled_asset(scope, [START_SCRIPT, *deployed, *page_sources, *compiler_sources], build)
+    return _compiled_asset(scope, [START_SCRIPT, *deployed, *page_sources, *_COMPILER], build)
 
 
 def sandbox_code(scope: Construct) -> lambda_.AssetCode:
@@ -128,7 +128,11 @@ class Layers(Construct):
         gateway, agents = gateway_file(), agents_folder()
         self.runtime = self._layer(
             "Runtime",
-            _compiled_asset(self, [runtime], lambda output, compiler: bundling.runtime_layer(output, runtime, compiler=compiler)),
+            _compiled_asset(
+                self,
+                [runtime, *_COMPILER],
+                lambda output, compiler: bundling.runtime_layer(output, runtime, compiler=compiler),
+            ),
         )
         self.model = self._layer("Model", _asset([model], lambda output: bundling.model_layer(output, model)))
         self.editor = self._layer(

@@ -14,9 +14,9 @@ from typing import Any, Final
 import pytest
 
 from infra.interpreter import find_interpreter
+from tests.unit.infra.compiling import ROOT, copy_sources, layer_packages, write_byte_code
 from tests.unit.infra.dataclass_cases import CASES, KEPT
 
-ROOT: Final = Path(__file__).parents[3]
 REPORT: Final = Path(__file__).with_name("dataclass_report.py")
 RUNNING: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 INTERPRETERS: Final[Mapping[str, Path]] = {
@@ -26,6 +26,7 @@ INTERPRETERS: Final[Mapping[str, Path]] = {
 }
 """The running interpreter, which has our packages, and Lambda's, if this machine has it, which has none."""
 IMPORTED_ELSEWHERE: Final = {"spass.sandbox.foreign.openhands_runner"}
+FOR_OTHER_PROGRAMS: Final = ("anyio._backends._trio", "urllib3.contrib.emscripten")  # they import what the layer does not have
 _EXPANDABLE: Final = re.compile(r"^@(dataclasses\.)?dataclass\b", re.MULTILINE)
 
 
@@ -36,13 +37,6 @@ class Compiled:
     printed: list[str]
     expected: dict[str, Any]
     found: dict[str, Any]
-
-
-def write_byte_code(folder: Path, interpreter: Path, **environment: str) -> str:
-    command = [interpreter, "-E" if not environment else "-B", "-s", "-m", "infra.byte_code", folder]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def report(path: Path, modules: list[str], interpreter: Path) -> dict[str, Any]:
@@ -56,12 +50,15 @@ def report(path: Path, modules: list[str], interpreter: Path) -> dict[str, Any]:
     return found
 
 
-def compile_and_compare(folder: Path, modules: list[str], interpreter: Path) -> Compiled:
-    """Compile the sources in ``folder / 'sources'`` in a copy of them, whose sources then end the process if they are used."""
+def compile_and_compare(folder: Path, modules: list[str], interpreter: Path, *, reads_sources: bool = False) -> Compiled:
+    """Compile the sources in ``folder / 'sources'`` in a copy of them, whose sources then end the process if they are used.
+
+    ``reads_sources``: a module reads the source of itself, so they stay as they are.
+    """
     sources, bundle = folder / "sources", folder / "bundle"
     shutil.copytree(sources, bundle)
     printed = write_byte_code(bundle, interpreter)
-    for file in bundle.rglob("*.py"):
+    for file in [] if reads_sources else bundle.rglob("*.py"):
         file.write_text("raise SystemExit('the byte code was not used')")
     return Compiled(printed.splitlines(), report(sources, modules, interpreter), report(bundle, modules, interpreter))
 
@@ -99,6 +96,33 @@ def library(interpreter: Path, tmp_path_factory: pytest.TempPathFactory) -> Comp
     files = [file for file in (folder / "sources").rglob("*.py") if _EXPANDABLE.search(file.read_text())]
     names = {".".join(file.relative_to(folder / "sources").with_suffix("").parts).removesuffix(".__init__") for file in files}
     return compile_and_compare(folder, sorted(names - IMPORTED_ELSEWHERE), interpreter)
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    folder = tmp_path_factory.mktemp("packages")
+    found: set[str] = set()
+    for package in layer_packages():
+        files = [file for file in package.files or () if file.suffix == ".py" and _EXPANDABLE.search(file.read_text())]
+        names = {".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in files if "tests" not in file.parts}
+        if names:
+            copy_sources(package, folder / "sources")
+        found |= names
+    modules = sorted(name for name in found if not name.startswith(FOR_OTHER_PROGRAMS))
+    return compile_and_compare(folder, modules, Path(sys.executable), reads_sources=True)
+
+
+def test_every_dataclass_of_a_package_is_as_dataclasses_builds_it(packages: Compiled) -> None:
+    assert differences(packages) == {}
+    assert packages.found["classes"].keys() == packages.expected["classes"].keys()
+
+
+def test_most_dataclasses_of_packages_are_written_out(packages: Compiled) -> None:
+    kept = {name for name, one in packages.found["classes"].items() if not one["is written out"]}
+    named = {line.removeprefix("keeps its decorator: ").split(": ", 1)[0] for line in packages.printed}
+    assert len(packages.found["classes"]) > 80
+    assert len(kept) < len(packages.found["classes"]) / 3
+    assert kept <= named, "a line says why"
 
 
 def test_every_dataclass_of_the_code_is_as_dataclasses_builds_it(library: Compiled) -> None:
