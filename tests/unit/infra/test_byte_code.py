@@ -105,11 +105,10 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     for package in layer_packages():
         files = [file for file in package.files or () if file.suffix == ".py" and _EXPANDABLE.search(file.read_text())]
         names = {".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in files if "tests" not in file.parts}
-        if names:
+        if used := {name for name in names if not name.startswith(FOR_OTHER_PROGRAMS)}:
             copy_sources(package, folder / "sources")
-        found |= names
-    modules = sorted(name for name in found if not name.startswith(FOR_OTHER_PROGRAMS))
-    return compile_and_compare(folder, modules, Path(sys.executable), reads_sources=True)
+            found |= used
+    return compile_and_compare(folder, sorted(found), Path(sys.executable), reads_sources=True)
 
 
 def test_every_dataclass_of_a_package_is_as_dataclasses_builds_it(packages: Compiled) -> None:
