@@ -31,6 +31,14 @@ def test_each_request_writes_one_line(gateway: Gateway, capsys: pytest.CaptureFi
     }
 
 
+def test_the_line_of_a_request_names_the_limit_that_refused_it(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+    gateway.set_config(monthly_budget_usd=0.000001)
+    chat = {"message": "Hi"}
+    assert [gateway.send("POST", "/a1/agents/plain/chat", body=chat).status for _ in range(2)] == [200, 429]
+    line = lines(capsys)[-1]
+    assert (line["error"], line["limit"]) == ("budget_exceeded", "monthly_budget_usd")
+
+
 def test_the_log_has_no_tokens_user_texts_or_internal_names(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
     private = "private-word"
     session = gateway.send("POST", "/a1/agents/plain/sessions", body={"title": private}).json["id"]

@@ -31,6 +31,10 @@ def epoch_s(at: Timestamp) -> int:
     return int(datetime.fromisoformat(at).timestamp())
 
 
+def epoch_ms(at: Timestamp) -> int:
+    return round(datetime.fromisoformat(at).timestamp() * 1000)
+
+
 @dataclass(frozen=True, slots=True)
 class Deadline:
     """A moment on the monotonic clock, in seconds, by which a request and all its retries must end."""

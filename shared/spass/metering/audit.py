@@ -14,8 +14,8 @@ from spass.core.cost import NO_COST, Cost, decimal_text
 from spass.core.errors import InternalError, SpassError, StorageUnavailable
 from spass.core.ids import AgentName, RequestId, SessionId, UserId, new_id
 from spass.core.jobs import AccountCall
-from spass.core.messages import NO_TOKENS, TokenUsage
-from spass.core.time import Timestamp, epoch_s
+from spass.core.messages import NO_TOKENS, Json, TokenUsage
+from spass.core.time import Timestamp, epoch_s, now
 from spass.metering import usage
 from spass.redaction.log import write_event, write_line
 from spass.store import keys
@@ -28,6 +28,9 @@ KEEP_SECONDS: Final = 90 * 24 * 3600
 OK: Final = "ok"
 CANCELLED: Final = "cancelled"
 FAILED: Final = "internal_error"
+
+NOT_STORED: Final = "audit_not_stored"
+"""The event, and the metric, of a record that neither the table nor the queue of jobs has."""
 
 SHARDS: Final = 16
 """Rows that count the calls of one agent, model and user on one day: DynamoDB cancels concurrent transactions on a row."""
@@ -135,12 +138,20 @@ async def account(store: TenantStore, record: Mapping[str, str | int]) -> None:
 
 
 async def _queue_record(store: TenantStore, record: Mapping[str, str | int]) -> None:
+    ids: dict[str, Json] = {"request_id": record["outer_request_id"], "call": record["request_id"]}
     try:
         await store.jobs.send(AccountCall(store.tenant, record))
-        event = "audit_queued"
+        write_event("audit_queued", ids, level="error")
     except (StorageUnavailable, InternalError):
-        event = "audit_not_stored"
-    write_event(event, {"request_id": record["outer_request_id"], "call": record["request_id"]}, level="error")
+        write_event(NOT_STORED, ids | _loss_metric(), level="error")
+
+
+def _loss_metric() -> dict[str, Json]:
+    """Return the fields that count a lost record in CloudWatch, where an alarm watches it; none without metrics."""
+    from spass.metering.embedded_metrics import NAMESPACE_VARIABLE, metric_metadata
+
+    namespace = os.environ.get(NAMESPACE_VARIABLE)
+    return {NOT_STORED: 1, "_aws": metric_metadata(namespace, {NOT_STORED: "Count"}, now())} if namespace else {}
 
 
 def attributes(record: AuditRecord) -> dict[str, str | int]:

@@ -1,15 +1,11 @@
 """Telemetry: a line of the log for each END event, with metrics of CloudWatch in it, and a trace for each agent turn.
 
-CloudWatch reads the metrics from the line (the embedded metric format), so no call of an API is needed:
-https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/CloudWatch_Embedded_Metric_Format_Specification.html
-
 CloudWatch bills each metric for each value of its dimension. So a metric has one dimension, whose values the operator's files
 bound: the model, the tool or the kind of agent. Tenants, agents and sessions are fields of the lines, and never dimensions.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime
 from decimal import Decimal
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
@@ -26,8 +22,9 @@ from spass.core.bus import (
 from spass.core.bus_events import AgentTurnEnd, AgentTurnStart, BusEvent, InferenceEnd, InferenceStart, ToolCallEnd, ToolCallStart
 from spass.core.ids import RequestId
 from spass.core.messages import Json
-from spass.core.time import Timestamp
+from spass.core.time import epoch_ms
 from spass.metering import audit
+from spass.metering.embedded_metrics import metric_metadata
 from spass.redaction.log import write_line
 
 MAX_OPEN_TURNS: Final = 1000
@@ -82,7 +79,7 @@ class Telemetry:
         metrics = _OF_TYPE[event_type.name]
         # A dimension must be a text. A tool that does not exist has no name, and needs no metric.
         if self._namespace is not None and isinstance(line[metrics.dimension], str):
-            line["_aws"] = _metric_metadata(self._namespace, metrics, event.at)
+            line["_aws"] = metric_metadata(self._namespace, metrics.units, event.at, dimension=metrics.dimension)
         self._write(line)
 
 
@@ -90,16 +87,6 @@ def _event_fields(event: BusEvent) -> dict[str, Json]:
     """Return the fields of ``event`` as JSON. Amounts of money are numbers; the audit has the exact ones."""
     values = {field.name: getattr(event, field.name) for field in fields(event)}
     return {name: float(value) if isinstance(value, Decimal) else value for name, value in values.items()}
-
-
-def _epoch_ms(at: Timestamp) -> int:
-    return round(datetime.fromisoformat(at).timestamp() * 1000)
-
-
-def _metric_metadata(namespace: str, metrics: _Metrics, at: Timestamp) -> Json:
-    definitions: list[Json] = [{"Name": name, "Unit": unit} for name, unit in metrics.units.items()]
-    directive: dict[str, Json] = {"Namespace": namespace, "Dimensions": [[metrics.dimension]], "Metrics": definitions}
-    return {"Timestamp": _epoch_ms(at), "CloudWatchMetrics": [directive]}
 
 
 class _TurnKey(NamedTuple):
@@ -169,7 +156,7 @@ class Traces:
     def _end_turn(self, end: AgentTurnEnd) -> None:
         if (turn := self._forget(_key(end))) is None:
             return  # the turn began before the subscription, or was dropped
-        began_ms = _epoch_ms(turn.start.at)
+        began_ms = epoch_ms(turn.start.at)
         spans: list[Json] = [_span(span, began_ms) for span in turn.spans.values()]
         line: dict[str, Json] = {
             "at": end.at,
@@ -200,6 +187,6 @@ def _span(span: _Span, began_ms: int) -> dict[str, Json]:
     return {
         "type": "inference" if isinstance(span.start, InferenceStart) else "tool_call",
         "parent_id": span.start.parent_request_id,
-        "start_ms": _epoch_ms(span.start.at) - began_ms,
+        "start_ms": epoch_ms(span.start.at) - began_ms,
         **{name: value for name, value in fields_of_end.items() if name not in _COMMON_FIELDS},
     }

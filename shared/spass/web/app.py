@@ -75,7 +75,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
             public_error = from_http(error)
         case _:
             raise error
-    exchange.error = public_error.code
+    exchange.fail(public_error)
     if isinstance(public_error, InternalError | StorageUnavailable):
         write_line(failure_line(public_error, exchange.request_id))
     services: Services = request.app.state.services

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from spass.core.cost import Cost, decimal_text
-from spass.core.errors import GATEWAY_STOPPED, InternalError, RouteNotFound, internal_error
+from spass.core.errors import GATEWAY_STOPPED, InternalError, RouteNotFound, SpassError, internal_error
 from spass.core.ids import RequestId, new_id
 from spass.core.messages import Json
 from spass.core.time import now
@@ -47,14 +47,15 @@ _UNSAFE_ESCAPE: Final = re.compile(rb"%(5c|00)|^((?!/v1/models/).)*%2f", re.IGNO
 class Exchange:
     """The state of one request. The edge creates it, and the route adds the caller.
 
-    ``started`` is in seconds of ``time.monotonic``. ``route`` is the path template of the route. ``error`` is the error's code.
-    ``idempotency`` identifies a request with an Idempotency-Key.
+    ``started`` is in seconds of ``time.monotonic``. ``route`` is the path template of the route. ``error`` is the error's code,
+    and ``limit`` the name of the limit that it reports. ``idempotency`` identifies a request with an Idempotency-Key.
     """
 
     request_id: RequestId = field(default_factory=lambda: RequestId(new_id("req")))
     started: float = field(default_factory=time.monotonic)
     route: str | None = None
     error: str | None = None
+    limit: str | None = None
     _scope: "Scope | None" = None
     _services: "Services | None" = None
     idempotency: "IdempotentRequest | None" = None
@@ -63,6 +64,11 @@ class Exchange:
         """Add the caller's scope and the services."""
         self._scope = scope
         self._services = services
+
+    def fail(self, error: SpassError) -> None:
+        """Name ``error`` in the request's line of the log."""
+        limit = error.details.get("limit")
+        self.error, self.limit = error.code, limit if isinstance(limit, str) else None
 
     @property
     def scope(self) -> "Scope":
@@ -129,14 +135,14 @@ class EdgeMiddleware:
         sender = _ResponseSender(exchange, send, omit_body=is_head)
         try:
             if path_error := _check_path(method, scope):
-                exchange.error = path_error.code
+                exchange.fail(path_error)
                 await error_response(path_error, exchange.request_id)(scope, receive, sender.send)
             else:
                 await self._app(scope, receive, sender.send)
         except ClientDisconnect:
             sender.status = CLIENT_CLOSED_REQUEST
         except asyncio.CancelledError:  # the server stops; the work has cleaned up
-            exchange.error = GATEWAY_STOPPED.code
+            exchange.fail(GATEWAY_STOPPED)
             if not sender.status:
                 await error_response(GATEWAY_STOPPED, exchange.request_id)(scope, receive, sender.send)
         except Exception as error:  # noqa: BLE001 (the edge: every failure gets an answer and a line in the log)
@@ -213,14 +219,19 @@ class _ResponseSender:
 
 def _build_log_line(scope: AsgiScope, method: str, exchange: Exchange, status: int) -> dict[str, Json]:
     gateway_id: dict[str, Json] = {"gateway_request_id": scope[API_GATEWAY_REQUEST_ID]} if API_GATEWAY_REQUEST_ID in scope else {}
-    return gateway_id | {
-        "at": now(),
-        "level": "info",
-        "request_id": exchange.request_id,
-        "method": method,
-        "route": exchange.route,
-        "status": status,
-        "ms": round((time.monotonic() - exchange.started) * 1000, 1),
-        "tenant": exchange.tenant,
-        "error": exchange.error,
-    }
+    refused: dict[str, Json] = {"limit": exchange.limit} if exchange.limit else {}
+    return (
+        gateway_id
+        | {
+            "at": now(),
+            "level": "info",
+            "request_id": exchange.request_id,
+            "method": method,
+            "route": exchange.route,
+            "status": status,
+            "ms": round((time.monotonic() - exchange.started) * 1000, 1),
+            "tenant": exchange.tenant,
+            "error": exchange.error,
+        }
+        | refused
+    )

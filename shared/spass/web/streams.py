@@ -64,7 +64,7 @@ def _render_error(exchange: Exchange, error: SpassError) -> Mapping[str, Json]:
     """Return ``error`` as the envelope of all errors has it, without secrets. The request's log line names it, unless the client
     may have left."""
     if error is not GATEWAY_STOPPED:
-        exchange.error = error.code
+        exchange.fail(error)
     return envelope(error, exchange.request_id, exchange.services.redact).error.to_dict()
 
 

@@ -129,6 +129,23 @@ async def test_a_record_that_cannot_be_sent_either_is_in_the_log(
     said, lost = lines(capsys)
     assert said["cost_usd"] == "0.25"
     assert (lost["level"], lost["event"], lost["call"]) == ("error", "audit_not_stored", record.request_id)
+    assert "_aws" not in lost, "a gateway without a namespace has no metrics"
+
+
+async def test_a_lost_record_counts_in_the_metric_that_an_alarm_watches(
+    ledger: LedgerHarness, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPASS_METRICS_NAMESPACE", "Spass/prod")
+    with inject(Faults(always=Fault.TIMEOUT)):
+        await record_call(ledger.store, call())
+    (_, lost) = lines(capsys)
+    (directive,) = lost["_aws"]["CloudWatchMetrics"]
+    assert directive == {
+        "Namespace": "Spass/prod",
+        "Dimensions": [[]],
+        "Metrics": [{"Name": "audit_not_stored", "Unit": "Count"}],
+    }
+    assert lost["audit_not_stored"] == 1
 
 
 async def test_a_missing_queue_is_logged(ledger: LedgerHarness, capsys: pytest.CaptureFixture[str]) -> None:
