@@ -22,7 +22,8 @@ class Environment:
     ``account``: None means the account of the deploying credentials.
     ``rate``, ``burst``: the limits of API Gateway for all routes together, in requests per second and in concurrent requests.
     ``recovery_days``: how many days back the table and the bucket can be restored.
-    ``alarms``: they cost about 10 cents a month for each metric, also while idle, so only prod has them.
+    ``alarms``: create the alarms, the saved queries and the dashboard. An alarm costs 10 cents a month, also while idle, so only
+    prod has them.
     ``alarm_email``: the address that gets the messages of the alarms.
     ``contact``: an address or a page of the operator, which the Wikipedia tools send in their User-Agent.
     ``snap_start``: restore the routes that call models from a snapshot instead of a cold start. Snapshots cost money while idle.

@@ -126,7 +126,7 @@ class Api(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         # CloudFormation names the log group: under a fixed name, the retained group of a deleted stack would block a new stack.
-        access = logs.LogGroup(self, "Access", retention=log_retention, removal_policy=log_removal)
+        self.access = logs.LogGroup(self, "Access", retention=log_retention, removal_policy=log_removal)
         self.resource = apigateway.RestApi(
             self,
             "Rest",
@@ -146,7 +146,7 @@ class Api(Construct):
                 stage_name=stage,
                 throttling_rate_limit=rate,
                 throttling_burst_limit=burst,
-                access_log_destination=apigateway.LogGroupLogDestination(access),
+                access_log_destination=apigateway.LogGroupLogDestination(self.access),
                 access_log_format=_access_log_format(),
             ),
         )
@@ -212,6 +212,7 @@ def _access_log_format() -> apigateway.AccessLogFormat:
         "bytes": "responseLength",
         "latency_ms": "responseLatency",
         "integration_ms": "integrationLatency",
+        "first_byte_ms": "integration.timeToFirstContent",  # of a stream
         "refused_as": "error.responseType",
     }
     return apigateway.AccessLogFormat.custom(json.dumps({name: f"$context.{field}" for name, field in context.items()}))

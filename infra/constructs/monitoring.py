@@ -1,6 +1,7 @@
-"""Alarms. AWS bills each metric of an alarm by the month, so an environment has to enable them."""
+"""Alarms with their topic, saved queries and a dashboard. AWS bills each metric of an alarm by the month, so an environment
+has to enable them."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +11,7 @@ from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_iam as iam
-from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sns_subscriptions as subscriptions
 from aws_cdk import aws_sqs as sqs
@@ -18,6 +19,8 @@ from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
 from infra.constructs.archive import AuditArchive
+from infra.constructs.dashboard import Dashboard, SavedQueries
+from infra.queries import Logs
 
 _PERIOD: Final = Duration.minutes(5)
 # A failed job or run is retried after 16 minutes. One that is older than two attempts is stuck.
@@ -26,6 +29,12 @@ _OLD: Final = Duration.minutes(45)
 _UNSTARTED: Final = Duration.minutes(5)
 # Firehose writes every five minutes. It retries a failed write for a day, then drops the records.
 _LATE: Final = Duration.hours(1)
+# A stream ends after 14 minutes by the gateway's own deadline, and Lambda ends a function after 15.
+_OVERDUE: Final = Duration.seconds(870)
+_RUNBOOKS: Final = "docs/operations.md"
+
+NOT_STORED: Final = "audit_not_stored"
+"""The metric of audit records that were lost (``spass/metering/audit.py``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +45,23 @@ class Watched:
     failed: sqs.IQueue
 
 
-class Monitoring(Construct):
-    """A topic, and the alarms that notify it: server errors, failing or throttled functions, a throttled table, jobs,
-    compactions and runs that failed or do not start, ticks of schedules that were lost, and an audit archive that cannot be
-    written.
+@dataclass(frozen=True, slots=True)
+class _Alarm:
+    """An alarm: one metric that reaches ``threshold`` in two of three periods, or in one if one event is enough (``once``).
+    ``meaning`` is a sentence. The runbook is the section of the page of operations whose title is ``name``."""
 
-    ``rare`` are the functions that run too seldom to fail three times in five minutes. One failure raises their alarm.
+    name: str
+    metric: cloudwatch.IMetric
+    threshold: float
+    meaning: str
+    once: bool = False
+
+
+class Monitoring(Construct):
+    """A topic and the alarms that notify it, with the saved queries that their runbooks name, and a dashboard.
+
+    ``logs`` are the names of the log groups that the queries read. ``namespace`` has the gateway's own metrics; None if it
+    writes none.
     """
 
     def __init__(
@@ -49,51 +69,43 @@ class Monitoring(Construct):
         scope: Construct,
         construct_id: str,
         *,
+        environment: str,
         stage: apigateway.Stage,
+        access: logs.ILogGroup,
+        groups: Mapping[Logs, Sequence[str]],
         table: dynamodb.ITable,
-        functions: Mapping[str, lambda_.IFunction],
-        rare: Collection[str],
         jobs: Watched,
         compactions: Watched,
         runs: Watched,
         schedule_group: str,
         compaction: sfn.IStateMachine,
         archive: AuditArchive | None,
+        namespace: str | None,
         email: str | None,
     ) -> None:
         super().__init__(scope, construct_id)
         self.topic = self._topic()
         if email is not None:
             self.topic.add_subscription(subscriptions.EmailSubscription(email))
-        self._alarm("ServerErrors", stage.metric_server_error(period=_PERIOD, statistic="Sum"), threshold=5)
-        throttles = [
-            table.metric("ReadThrottleEvents", period=_PERIOD, statistic="Sum"),
-            table.metric("WriteThrottleEvents", period=_PERIOD, statistic="Sum"),
-        ]
-        self._alarm("TableThrottles", _sum(throttles), threshold=10)
-        for name, function in functions.items():
-            failures = [
-                function.metric_errors(period=_PERIOD, statistic="Sum"),
-                function.metric_throttles(period=_PERIOD, statistic="Sum"),
-            ]
-            self._alarm(f"Function-{name}", _sum(failures), threshold=1 if name in rare else 3)
-        self._alarm("FailedJobs", _messages(jobs.failed), threshold=1)
-        self._alarm("OldestJob", _age(jobs.queue), threshold=_OLD.to_seconds())
-        self._alarm("FailedRuns", _messages(runs.failed), threshold=1)
-        self._alarm("OldestRun", _age(runs.queue), threshold=_OLD.to_seconds())
-        self._alarm("DroppedTicks", _dropped_ticks(schedule_group), threshold=1)
-        self._watch_compactions(compactions, compaction)
+        queues = {"jobs": jobs, "compactions": compactions, "runs": runs}
+        alarms = [*_of_requests(stage), *_of_queues(queues), *_of_compactions(compaction), *_of_table(table)]
+        alarms.append(_of_ticks(schedule_group))
+        if namespace is not None:
+            alarms.append(_of_audit(namespace))
         if archive is not None:
-            self._alarm("ArchiveLate", _age_of_oldest_record(archive), threshold=_LATE.to_seconds())
-
-    def _watch_compactions(self, queues: Watched, machine: sfn.IStateMachine) -> None:
-        self._alarm("UnstartedCompactions", _messages(queues.failed), threshold=1)
-        self._alarm("OldestCompaction", _age(queues.queue), threshold=_UNSTARTED.to_seconds())
-        failures = [
-            machine.metric_failed(period=_PERIOD, statistic="Sum"),
-            machine.metric_timed_out(period=_PERIOD, statistic="Sum"),
-        ]
-        self._alarm("FailedCompactions", _sum(failures), threshold=1)
+            alarms.append(_of_archive(archive))
+        for alarm in alarms:
+            self._add(alarm)
+        SavedQueries(self, "Queries", folder=f"spass-{environment}", groups={Logs.ACCESS: [access.log_group_name], **groups})
+        Dashboard(
+            self,
+            "Dashboard",
+            stage=stage,
+            access=access,
+            queues={name: watched.queue for name, watched in queues.items()},
+            failed={name: watched.failed for name, watched in queues.items()},
+            namespace=namespace,
+        )
 
     def _topic(self) -> sns.Topic:
         """Return a topic that requires TLS. ``enforce_ssl`` replaces SNS's default policy, so alarms need a statement here."""
@@ -108,24 +120,116 @@ class Monitoring(Construct):
         )
         return topic
 
-    def _alarm(self, construct_id: str, metric: cloudwatch.IMetric, *, threshold: float) -> None:
-        alarm = cloudwatch.Alarm(
+    def _add(self, alarm: _Alarm) -> None:
+        cloudwatch.Alarm(
             self,
-            construct_id,
-            metric=metric,
-            threshold=threshold,
-            evaluation_periods=1,
+            alarm.name,
+            alarm_description=f"{alarm.meaning} Runbook: {_RUNBOOKS}#{alarm.name.lower()}",
+            metric=alarm.metric,
+            threshold=alarm.threshold,
+            evaluation_periods=1 if alarm.once else 3,
+            datapoints_to_alarm=1 if alarm.once else 2,
             comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_OR_EQUAL_TO_THRESHOLD,
             treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
-        )
-        alarm.add_alarm_action(actions.SnsAction(self.topic))
+        ).add_alarm_action(actions.SnsAction(self.topic))
 
 
-def _sum(metrics: Sequence[cloudwatch.IMetric]) -> cloudwatch.MathExpression:
-    using = {f"m{number}": metric for number, metric in enumerate(metrics)}
-    return cloudwatch.MathExpression(
-        expression=" + ".join(f"FILL({name}, 0)" for name in using), using_metrics=using, period=_PERIOD
+def _of_requests(stage: apigateway.Stage) -> list[_Alarm]:
+    """Lambda's metrics have no dimension: one metric for all functions of the account and region, instead of two for each. One
+    error is enough, because a sweep that takes too long fails once an hour."""
+    errors, latency = (
+        stage.metric_server_error(period=_PERIOD, statistic="Sum"),
+        stage.metric_latency(period=_PERIOD, statistic="p99"),
     )
+    return [
+        _Alarm("ServerErrors", errors, 5, "The API answers with errors of the server (5xx)."),
+        _Alarm(
+            "SlowAnswers",
+            latency,
+            _OVERDUE.to_milliseconds(),
+            "One answer in a hundred takes longer than every deadline of the gateway.",
+        ),
+        _Alarm("FunctionErrors", _lambda("Errors"), 1, "A function of this account failed or ran out of time.", once=True),
+        _Alarm("FunctionThrottles", _lambda("Throttles"), 5, "Functions of this account are refused for lack of concurrency."),
+    ]
+
+
+def _of_queues(queues: Mapping[str, Watched]) -> list[_Alarm]:
+    jobs, compactions, runs = (queues[name] for name in ("jobs", "compactions", "runs"))
+    late = _OLD.to_seconds()
+    return [
+        _Alarm("OldestJob", _age(jobs.queue), late, "A file or merge waits on its queue for longer than two attempts take."),
+        _Alarm("OldestCompaction", _age(compactions.queue), _UNSTARTED.to_seconds(), "A requested compaction does not start."),
+        _Alarm(
+            "OldestRun", _age(runs.queue), late, "A run of a managed agent waits on its queue for longer than two attempts take."
+        ),
+        _Alarm("FailedJobs", _messages(jobs.failed), 1, "A file or merge has failed in all its attempts.", once=True),
+        _Alarm(
+            "UnstartedCompactions", _messages(compactions.failed), 1, "A requested compaction could not be started.", once=True
+        ),
+        _Alarm("FailedRuns", _messages(runs.failed), 1, "A run of a managed agent has failed in all its attempts.", once=True),
+    ]
+
+
+def _of_compactions(machine: sfn.IStateMachine) -> list[_Alarm]:
+    failed, late = (metric(period=_PERIOD, statistic="Sum") for metric in (machine.metric_failed, machine.metric_timed_out))
+    return [
+        _Alarm("FailedCompactions", failed, 1, "A compaction has failed after all retries of its steps.", once=True),
+        _Alarm("TimedOutCompactions", late, 1, "A compaction has not ended within its hour.", once=True),
+    ]
+
+
+def _of_table(table: dynamodb.ITable) -> list[_Alarm]:
+    return [
+        _Alarm(
+            f"Table{verb}Throttles",
+            table.metric(f"{verb}ThrottleEvents", period=_PERIOD, statistic="Sum"),
+            10,
+            f"The table refuses {verb.lower()}s because a partition gets too many.",
+        )
+        for verb in ("Read", "Write")
+    ]
+
+
+def _of_ticks(group: str) -> _Alarm:
+    """Watch the ticks that the scheduler could not send to the queue of runs within an hour.
+
+    (https://docs.aws.amazon.com/scheduler/latest/UserGuide/monitoring-cloudwatch.html)
+    """
+    dropped = cloudwatch.Metric(
+        namespace="AWS/Scheduler",
+        metric_name="InvocationDroppedCount",
+        dimensions_map={"ScheduleGroup": group},
+        period=_PERIOD,
+        statistic="Sum",
+    )
+    return _Alarm("DroppedTicks", dropped, 1, "A tick of a schedule was lost on its way to the queue of runs.", once=True)
+
+
+def _of_audit(namespace: str) -> _Alarm:
+    lost = cloudwatch.Metric(namespace=namespace, metric_name=NOT_STORED, period=_PERIOD, statistic="Sum")
+    return _Alarm(
+        "AuditNotStored", lost, 1, "A paid call is neither in the audit nor on the queue, but only in the log.", once=True
+    )
+
+
+def _of_archive(archive: AuditArchive) -> _Alarm:
+    """Watch the age of the oldest record that is not yet written, in seconds.
+
+    (https://docs.aws.amazon.com/firehose/latest/dev/cloudwatch-metrics.html)
+    """
+    age = cloudwatch.Metric(
+        namespace="AWS/Firehose",
+        metric_name="DeliveryToS3.DataFreshness",
+        dimensions_map={"DeliveryStreamName": archive.name},
+        period=_PERIOD,
+        statistic="Maximum",
+    )
+    return _Alarm("ArchiveLate", age, _LATE.to_seconds(), "The archive of the audit has not been written for an hour.")
+
+
+def _lambda(name: str) -> cloudwatch.Metric:
+    return cloudwatch.Metric(namespace="AWS/Lambda", metric_name=name, period=_PERIOD, statistic="Sum")
 
 
 def _messages(queue: sqs.IQueue) -> cloudwatch.Metric:
@@ -135,31 +239,3 @@ def _messages(queue: sqs.IQueue) -> cloudwatch.Metric:
 def _age(queue: sqs.IQueue) -> cloudwatch.Metric:
     """Return the metric of the oldest message's age, in seconds."""
     return queue.metric_approximate_age_of_oldest_message(period=_PERIOD, statistic="Maximum")
-
-
-def _dropped_ticks(group: str) -> cloudwatch.Metric:
-    """Return the metric of the ticks that the scheduler could not send to the queue of runs within an hour.
-
-    (https://docs.aws.amazon.com/scheduler/latest/UserGuide/monitoring-cloudwatch.html)
-    """
-    return cloudwatch.Metric(
-        namespace="AWS/Scheduler",
-        metric_name="InvocationDroppedCount",
-        dimensions_map={"ScheduleGroup": group},
-        period=_PERIOD,
-        statistic="Sum",
-    )
-
-
-def _age_of_oldest_record(archive: AuditArchive) -> cloudwatch.Metric:
-    """Return the metric of the age of the oldest record that is not yet written, in seconds.
-
-    (https://docs.aws.amazon.com/firehose/latest/dev/cloudwatch-metrics.html)
-    """
-    return cloudwatch.Metric(
-        namespace="AWS/Firehose",
-        metric_name="DeliveryToS3.DataFreshness",
-        dimensions_map={"DeliveryStreamName": archive.name},
-        period=_PERIOD,
-        statistic="Maximum",
-    )

@@ -14,16 +14,17 @@ from infra.constructs.archive import AuditArchive
 from infra.constructs.function import Function
 from infra.constructs.layer import Layers
 from infra.constructs.monitoring import Monitoring, Watched
-from infra.constructs.sandbox import NAME, Sandbox
+from infra.constructs.sandbox import Sandbox
 from infra.constructs.schedules import Schedules
 from infra.environments import Environment
+from infra.queries import Logs
 from infra.routes import ROUTE_HINTS, ROUTES, Permission, Route, Surface
 from infra.stacks.data import DataStack
 from infra.stacks.jobs import JobsStack
 from infra.stacks.subscriptions import SubscriptionsStack
 from infra.stacks.surface import SurfaceStack
 from infra.stateful_resources import StatefulQueue, StatefulResources
-from infra.workers import WORKERS, Trigger, Worker
+from infra.workers import WORKERS, Worker
 
 _API_OBJECTS: Final = frozenset({"AWS::ApiGateway::GatewayResponse", "AWS::ApiGateway::Method", "AWS::ApiGateway::Resource"})
 
@@ -92,16 +93,21 @@ class ApiStack(Stack):
             monitoring = Monitoring(
                 self,
                 "Monitoring",
+                environment=environment.name,
                 stage=api.resource.deployment_stage,
+                access=api.access,
+                groups={
+                    Logs.CALLING: _groups(functions, Permission.MODELS),
+                    Logs.WRITING: _groups(functions, Permission.TABLE_WRITE),
+                },
                 table=dynamodb.Table.from_table_name(self, "Items", data.stored.table),
-                functions={name: one.resource for name, one in functions.items()} | {NAME: sandbox.resource},
-                rare={worker.function_name for worker in WORKERS if worker.trigger is Trigger.HOURLY},
                 jobs=self._watched("Queue", "FailedJobs", data.stored.jobs),
                 compactions=self._watched("Compactions", "UnstartedCompactions", data.stored.compactions),
                 runs=self._watched("Runs", "FailedRuns", data.stored.runs),
                 schedule_group=self.schedules.target.group,
                 compaction=self.jobs.compaction.resource,
                 archive=archive,
+                namespace=environment.metrics_namespace,
                 email=environment.alarm_email,
             )
             CfnOutput(self, "AlarmTopic", value=monitoring.topic.topic_arn)
@@ -141,8 +147,7 @@ class ApiStack(Stack):
         self, environment: Environment, archive: AuditArchive, functions: Mapping[str, Function]
     ) -> SubscriptionsStack:
         """Archive the calls of the functions that call models or tools."""
-        rows: list[Route | Worker] = [*ROUTES, *WORKERS]
-        calling = {row.function_name for row in rows if Permission.MODELS in row.permissions}
+        calling = _with(Permission.MODELS)
         return SubscriptionsStack(
             self,
             "subscriptions",
@@ -151,3 +156,14 @@ class ApiStack(Stack):
             functions={name: function for name, function in functions.items() if name in calling},
             after=[*self.surfaces.values(), self.jobs],
         )
+
+
+def _with(permission: Permission) -> set[str]:
+    """Return the names of the functions that have this permission."""
+    rows: list[Route | Worker] = [*ROUTES, *WORKERS]
+    return {row.function_name for row in rows if permission in row.permissions}
+
+
+def _groups(functions: Mapping[str, Function], permission: Permission) -> list[str]:
+    """Return the names of the log groups of the functions that have this permission."""
+    return [functions[name].log_group.log_group_name for name in sorted(_with(permission))]

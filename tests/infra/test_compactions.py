@@ -1,6 +1,5 @@
 """The state machine of compactions: its steps, its retries and its alarms."""
 
-import json
 from typing import Any
 
 import pytest
@@ -104,27 +103,3 @@ def test_the_log_contains_errors_without_inputs_and_outputs(dev: Deployment) -> 
 def test_functions_of_compactions_have_no_weights(dev: Deployment) -> None:
     for name in ("worker-compactions", "worker-compaction-step", "sessions-compact"):
         assert "Model" not in dev.layers(name)
-
-
-def test_a_failed_or_timed_out_execution_raises_an_alarm(prod: Deployment) -> None:
-    watched = {
-        name: sorted(query["MetricStat"]["Metric"]["MetricName"] for query in queries)
-        for name, queries in _metrics(prod).items()
-        if "AWS/States" in json.dumps(queries)
-    }
-    (compactions,) = watched.values()
-    assert compactions == ["ExecutionsFailed", "ExecutionsTimedOut"]
-    (threshold,) = [alarm["Threshold"] for name, alarm in _alarms(prod).items() if name in watched]
-    assert threshold == 1
-
-
-def _alarms(deployment: Deployment) -> dict[str, dict[str, Any]]:
-    return {name: alarm["Properties"] for name, alarm in deployment.resources("AWS::CloudWatch::Alarm")}
-
-
-def _metrics(deployment: Deployment) -> dict[str, list[dict[str, Any]]]:
-    return {
-        name: [query for query in alarm["Metrics"] if "MetricStat" in query]
-        for name, alarm in _alarms(deployment).items()
-        if "Metrics" in alarm
-    }

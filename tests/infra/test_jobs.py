@@ -1,6 +1,5 @@
 """The workers: their triggers, permissions, failures and concurrency."""
 
-import json
 from collections import Counter
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from infra.constructs.machine import COMPACTION
 from infra.environments import ENVIRONMENTS
 from infra.routes import Permission
-from infra.template import local_template
 from infra.workers import WORKERS, Trigger, Worker
 
 from .conftest import Deployment, actions_of, statements_of
@@ -111,33 +109,6 @@ def test_such_a_worker_runs_hourly_with_a_role_that_may_only_start_it(dev: Deplo
     (trusted,) = dev.jobs["Resources"][role]["Properties"]["AssumeRolePolicyDocument"]["Statement"]
     assert trusted["Principal"] == {"Service": "scheduler.amazonaws.com"}
     assert trusted["Condition"] == {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}
-
-
-def test_the_alarm_of_hourly_workers_needs_one_failure_and_of_others_three(prod: Deployment) -> None:
-    """A sweep that takes too long fails once an hour."""
-    alarms = {name: alarm["Properties"]["Threshold"] for name, alarm in prod.resources("AWS::CloudWatch::Alarm")}
-    of_functions = {name: threshold for name, threshold in alarms.items() if "MonitoringFunction" in name}
-    assert {name for name, threshold in of_functions.items() if threshold == 1} == {
-        name for name in of_functions if any(worker.replace("-", "") in name for worker in OF_CLOCK)
-    }
-    assert set(of_functions.values()) == {1, 3}
-
-
-def test_the_laptop_has_every_worker_with_its_trigger_and_short_visibility() -> None:
-    resources = json.loads(local_template())["Resources"].values()
-    functions = {one["Properties"]["FunctionName"] for one in resources if one["Type"] == "AWS::Lambda::Function"}
-    assert functions == {f"spass-local-{name}" for name in NAMES}
-    kinds = [one["Type"] for one in resources]
-    counts = {
-        "AWS::Lambda::EventSourceMapping": 3,
-        "AWS::StepFunctions::StateMachine": 1,
-        "AWS::Scheduler::Schedule": len(OF_CLOCK),
-        "AWS::Scheduler::ScheduleGroup": 1,
-    }
-    assert {kind: kinds.count(kind) for kind in counts} == counts
-    hidden = [one["Properties"]["VisibilityTimeout"] for one in resources if "VisibilityTimeout" in one["Properties"]]
-    assert sorted(hidden) == [60, 75, 75], "a dead worker's lease on its file lasts a minute"
-    assert "ImportValue" not in json.dumps(list(resources))
 
 
 def test_the_state_machines_log_group_needs_no_resource_policy(dev: Deployment) -> None:
