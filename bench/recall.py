@@ -127,9 +127,8 @@ class RecallBench:
         self._store = self.aws.for_tenant(TENANT)
         self._sessions = Sessions(cascade, lambda: summarizer)
         rag = build_rag(calls, CONFIG, ObjectCache())
-        self._engine = Engine(
-            calls, Toolbox(lambda _: (built_in("lineage", lambda _: (SessionLineageSearcher(),)),)), rag.reader, cascade
-        )
+        toolbox = Toolbox(lambda _: (built_in("lineage", lambda _: (SessionLineageSearcher(),)),))
+        self._engine = Engine(calls, toolbox, lambda: rag.reader, cascade)
 
     async def generations(self, count: int = GENERATIONS) -> list[Generation]:
         """Continue and compact the session ``count`` times, at most ``GENERATIONS``."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from infra.routes import ROUTES, Route
+from infra.workers import WORKERS
 from spass.web.http_function import LambdaFunction, StreamApp
 from tests.functions.gateway import event, openapi_document, write_operators_files
 
@@ -135,3 +136,32 @@ def test_short_routes_do_not_import_heavy_packages_while_they_answer(tmp_path: P
     for module, status, heavy in probed:
         assert status in {200, 201, 302, 404, 500}, module  # 500: the fake table leaves out what AWS always sends
         assert heavy == [], module
+
+
+_START = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+    if "numpy" in sys.modules:
+        sys.exit(f"{name} imports numpy")
+print("spass.agents.engine" in sys.modules)
+"""
+
+
+def test_a_function_that_may_not_retrieve_starts_without_numpy(tmp_path: Path) -> None:
+    write_operators_files(tmp_path)
+    environment = {
+        "PYTHONPATH": f"{ROOT / 'shared'}:{ROOT}",
+        "PYTHONWARNINGS": "ignore",
+        "AWS_LAMBDA_FUNCTION_NAME": "spass-any",
+        "AWS_DEFAULT_REGION": "eu-central-1",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "SPASS_CONFIG": str(tmp_path / "gateway.yaml"),
+        "SPASS_AGENTS": str(tmp_path / "agents"),
+    }
+    names = [f"functions.{route.module}" for route in ROUTES if route.long and not route.module.startswith("rag.")]
+    names += [f"functions.workers.{worker.module}" for worker in WORKERS if worker.module != "jobs"]
+    command = [sys.executable, "-c", _START, *names]
+    started = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False, text=True)
+    assert (started.returncode, started.stdout.splitlines()[-1:]) == (0, ["True"]), started.stderr

@@ -142,7 +142,7 @@ print(*(name in sys.modules for name in ("numpy", "spass.tools.toolbox", "spass.
 
 
 @pytest.mark.parametrize(
-    ("tools", "imported"), [(NO_TOOLS, "False False False"), (TOOLS, "True True False")], ids=["without", "with"]
+    ("tools", "imported"), [(NO_TOOLS, "False False False"), (TOOLS, "False True False")], ids=["without", "with"]
 )
 def test_the_function_imports_the_tools_at_its_start_if_there_are_any(tmp_path: Path, tools: str, imported: str) -> None:
     settings = write_operators_files(tmp_path)

@@ -57,13 +57,16 @@ class History(Protocol):
 
 
 class Engine:
-    """Run the turns of all agents. A process has one engine."""
+    """Run the turns of all agents. A process has one engine.
+
+    ``open_reader`` is called by the first turn that retrieves passages: its package imports numpy.
+    """
 
     def __init__(
         self,
         calls: Calls,
         toolbox: Toolbox,
-        reader: "Reader",
+        open_reader: "Callable[[], Reader]",
         cascade: Cascade,
         availability: Availability | None = None,
         fetch_page: FetchPagePerformer | None = None,
@@ -75,7 +78,7 @@ class Engine:
         self._calls = calls
         self._cascade = cascade
         self._toolbox = toolbox
-        self._reader = reader
+        self._open_reader = open_reader
 
     def check(self, scope: Scope, spec: AgentSpec) -> BaseAgent:
         """Return the agent, if the caller may run it. Call this before the first write and the first byte of the answer.
@@ -165,7 +168,7 @@ class Engine:
             return ()
         index = IndexId(spec.rag_index)
         top_k = spec.rag_top_k or (await self._cascade.effective(scope.store, bypass_cache=scope.bypass_cache)).config.rag_top_k
-        hits = await self._reader.retrieve(scope, index, message[:_MAX_RETRIEVAL_CHARACTERS], top_k)
+        hits = await self._open_reader().retrieve(scope, index, message[:_MAX_RETRIEVAL_CHARACTERS], top_k)
         text = render_context(hits, index)
         return (text,) if text else ()
 

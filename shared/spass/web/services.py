@@ -276,7 +276,6 @@ class Services:
         from spass.tools.toolbox import Toolbox
         from spass.tools.toolset import gateway_toolsets
 
-        _ = self.rag  # loads numpy while the process starts, not in its first call
         return Toolbox(partial(gateway_toolsets, self))
 
     @cached_property
@@ -318,7 +317,7 @@ class Services:
         return Engine(
             self.calls,
             self.toolbox,
-            self.reader,
+            lambda: self.reader,
             self.cascade,
             self.availability,
             self.fetch_page,

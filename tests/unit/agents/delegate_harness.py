@@ -47,7 +47,7 @@ class Company:
         models = ChatModels(calls, CONFIG)
         services = FakeServices(rag=rag_with(self.reader), tool_models=models, cascade=cascade)
         toolbox = toolbox_of(services=services)
-        self.engine = Engine(calls, toolbox, self.reader, cascade)
+        self.engine = Engine(calls, toolbox, lambda: self.reader, cascade)
         registry = AgentRegistry(self.agents)
         services.delegates = AgentDelegates(self.engine, lambda: registry)
 

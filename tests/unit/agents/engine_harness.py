@@ -71,7 +71,7 @@ class EngineHarness:
         cascade = Cascade(CONFIG)
         calls = Calls(CONFIG, router, cascade)
         toolbox = toolbox_of(rag=rag_with(self.reader), tool_models=ChatModels(calls, CONFIG), cascade=cascade)
-        self.engine = Engine(calls, toolbox, self.reader, cascade)
+        self.engine = Engine(calls, toolbox, lambda: self.reader, cascade)
 
     async def events(
         self,

@@ -63,7 +63,7 @@ def engine_for(url: str) -> Engine:
     )
     cascade, reader = Cascade(config), FakeReader()
     calls = Calls(config, Router(config.llm, config.models, lambda _: "key"), cascade)
-    return Engine(calls, toolbox_of(rag=rag_with(reader), cascade=cascade), reader, cascade)
+    return Engine(calls, toolbox_of(rag=rag_with(reader), cascade=cascade), lambda: reader, cascade)
 
 
 @pytest.mark.parametrize("words", [(), ("So ", "far ", "so ", "good ")], ids=["before the first byte", "in the text"])

@@ -142,7 +142,7 @@ class RandomRuns:
         self._cascade, reader = Cascade(CONFIG), FakeReader()
         Wild.calls = Calls(CONFIG, router, self._cascade)
         toolbox = toolbox_of(Wild, rag=rag_with(reader), cascade=self._cascade)
-        self.engine = Engine(Wild.calls, toolbox, reader, self._cascade, Availability(InProcessSandbox))
+        self.engine = Engine(Wild.calls, toolbox, lambda: reader, self._cascade, Availability(InProcessSandbox))
         self.requests: list[RequestId] = []
         self.ends: Counter[str] = Counter()
 

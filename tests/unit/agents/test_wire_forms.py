@@ -64,7 +64,7 @@ def engine_over(provider: str, script: WireScript, requests: list[HttpRequest]) 
         )
         router, cascade = Router(config.llm, config.models, lambda _: None), Cascade(config)
         toolbox = toolbox_of(Weather, cascade=cascade)
-        yield Engine(Calls(config, router, cascade), toolbox, FakeReader(), cascade), router
+        yield Engine(Calls(config, router, cascade), toolbox, FakeReader, cascade), router
 
 
 async def events_of(provider: str, script: WireScript, requests: list[HttpRequest]) -> list[Event]:

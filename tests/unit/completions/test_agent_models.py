@@ -58,7 +58,7 @@ class WaitingReader(FakeReader):
 def service(script: Sequence[Deltas], reader: FakeReader | None = None) -> Completions:
     cascade, reader = Cascade(CONFIG), reader or FakeReader()
     calls = calls_of(scripted_model(in_turn(script)))
-    engine = Engine(calls, toolbox_of(rag=rag_with(reader), cascade=cascade), reader, cascade)
+    engine = Engine(calls, toolbox_of(rag=rag_with(reader), cascade=cascade), lambda: reader, cascade)
     models = AgentModels(engine, lambda: AgentRegistry(AGENTS))
     return Completions(calls, CONFIG, cascade, no_toolbox, lambda: models)
 

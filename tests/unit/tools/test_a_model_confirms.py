@@ -69,7 +69,9 @@ async def run_turn(harness: RagHarness, clerk: ConfirmingModel) -> Sequence[Any]
     """Return the results of the tools that the model called in one turn."""
     router = Router(CONFIG.llm, CONFIG.models, lambda _: "key", provider_of=lambda *_: clerk)
     cascade = Cascade(CONFIG)
-    engine = Engine(Calls(CONFIG, router, cascade), toolbox_of(rag=harness.rag, cascade=cascade), harness.rag.reader, cascade)
+    engine = Engine(
+        Calls(CONFIG, router, cascade), toolbox_of(rag=harness.rag, cascade=cascade), lambda: harness.rag.reader, cascade
+    )
     agent = AgentSpec(name="librarian", model="clerk", tools=tuple(TOOLS))
     identity = replace(harness.scope.caller.identity, allowed_models=("*",))
     scope = replace(harness.scope, caller=replace(harness.scope.caller, identity=identity, user=UserId("ada")))
