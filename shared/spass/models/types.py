@@ -152,7 +152,8 @@ class ReplyBuilder:
         self._usage = delta.usage or self._usage
         if delta.cost_usd is not None or delta.characters:  # text after a reported cost makes that cost incomplete
             self._cost_usd = delta.cost_usd
-        self._failed_attempt_usage += delta.failed_attempt_usage
+        if delta.failed_attempt_usage is not NO_TOKENS:
+            self._failed_attempt_usage += delta.failed_attempt_usage
         return [shown for piece in delta.tool_calls if (shown := self._add_piece(piece))] if delta.tool_calls else ()
 
     def _add_piece(self, piece: ToolCallDelta) -> ToolCallDelta | None:

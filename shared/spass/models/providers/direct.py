@@ -160,21 +160,25 @@ class _Answer(httpx.AsyncByteStream):
         while not self.status:
             await self._wait()
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
         while self._connection is not None:
             if self._pieces:
                 piece = b"".join(self._pieces)
                 self._pieces.clear()
                 self.unread = 0
                 self._connection.resume()
-                yield piece
-            elif not self.is_complete:
+                return piece
+            if not self.is_complete:
                 await self._wait()
             elif self._is_last or not self._connection.is_quiet:
                 await self.aclose()
             else:
                 self._connection = None
                 self._keep()
+        raise StopAsyncIteration
 
     async def aclose(self) -> None:
         if self._connection is not None:

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import urllib.request
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
-from typing import Final, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from typing import Final
 
 import httpx
 
@@ -25,11 +25,9 @@ from spass.models.errors import (
 from spass.models.providers.decompression import iter_decompressed
 from spass.models.providers.direct import SENT, DirectTransport
 from spass.models.providers.error_responses import error_from_response
-from spass.models.providers.sse import EventTooLong, StreamParser
+from spass.models.providers.wait_limit import WaitLimit
 from spass.models.types import CallContext
 from spass.tenancy.config import BackendConfig
-
-E = TypeVar("E")
 
 CONNECT_SECONDS: Final = 5.0
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
@@ -48,6 +46,14 @@ _NOT_SENT_WHOLE: Final = (
     httpx.UnsupportedProtocol,
     httpx.LocalProtocolError,
 )
+_CONFIGURATION_ERRORS: Final = (
+    httpx.UnsupportedProtocol,
+    httpx.LocalProtocolError,
+    httpx.InvalidURL,
+    httpx.CookieConflict,
+    UnicodeError,
+)
+_FOREIGN_ERRORS: Final = (httpx.HTTPError, httpx.StreamError, TimeoutError, *_CONFIGURATION_ERRORS)
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _DEFAULT_HEADERS: Final = {
     "Accept": "*/*",
@@ -66,14 +72,18 @@ def translate_errors() -> Iterator[None]:
     """Raise errors of httpx and timeouts of asyncio as ``AttemptFailed``."""
     try:
         yield
-    except (httpx.TimeoutException, TimeoutError) as error:
-        raise BackendTimeout("The provider did not answer in time.") from error
-    except (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.InvalidURL, httpx.CookieConflict, UnicodeError) as error:
-        raise BackendAuthError("The provider cannot be called as it is configured.") from error
-    except httpx.ConnectError as error:
-        raise BackendUnreachable("The provider could not be reached.") from error
-    except (httpx.HTTPError, httpx.StreamError) as error:
-        raise BackendUnavailable("The connection to the provider broke off.") from error
+    except _FOREIGN_ERRORS as error:
+        raise _translate(error) from error
+
+
+def _translate(error: Exception) -> AttemptFailed:
+    if isinstance(error, httpx.TimeoutException | TimeoutError):
+        return BackendTimeout("The provider did not answer in time.")
+    if isinstance(error, _CONFIGURATION_ERRORS):
+        return BackendAuthError("The provider cannot be called as it is configured.")
+    if isinstance(error, httpx.ConnectError):
+        return BackendUnreachable("The provider could not be reached.")
+    return BackendUnavailable("The connection to the provider broke off.")
 
 
 def malformed_response(reason: str) -> BackendUnavailable:
@@ -115,33 +125,11 @@ class Connection:
         only the backend's ``timeout`` (if set) and the deadline limit the wait."""
         read_timeout = self._backend.timeout if generates else self._backend.read_timeout
         async with self._answer(path, body, context, read_timeout) as answer:
-            return await answer.read(MAX_RESPONSE_BYTES)
+            return await answer.read()
 
-    async def stream(
-        self,
-        path: str,
-        body: Mapping[str, Json],
-        context: CallContext,
-        *,
-        parser: StreamParser[E],
-        is_last: Callable[[E], bool],
-    ) -> AsyncGenerator[E, None]:
-        """Yield the events of a successful answer up to the one that ``is_last``, or up to the end of the body."""
-        exchange = self._answer(path, body, context, self._backend.read_timeout)
-        async with exchange as answer, aclosing(answer.chunks(MAX_RESPONSE_BYTES)) as chunks:
-            try:
-                async for chunk in chunks:
-                    for event in parser.feed(chunk):
-                        yield event
-                        if is_last(event):
-                            with suppress(AttemptFailed, TimeoutError):
-                                async with asyncio.timeout(_DRAIN_SECONDS):
-                                    await answer.read(MAX_ERROR_BYTES)
-                            return
-                for event in parser.close():
-                    yield event
-            except EventTooLong as error:
-                raise malformed_response("an event does not end") from error
+    def stream(self, path: str, body: Mapping[str, Json], context: CallContext) -> AbstractAsyncContextManager["Answer"]:
+        """Send a request and give its successful answer, of which no byte has been read."""
+        return self._answer(path, body, context, self._backend.read_timeout)
 
     async def aclose(self) -> None:
         if self._open_transport is not None:
@@ -151,7 +139,7 @@ class Connection:
     @asynccontextmanager
     async def _answer(
         self, path: str, body: Mapping[str, Json], context: CallContext, read_timeout: float | None
-    ) -> AsyncIterator["_Response"]:
+    ) -> AsyncIterator["Answer"]:
         """Send a request and yield its successful answer, whose body has not been read."""
         try:
             content = dump_bytes(body)
@@ -164,13 +152,14 @@ class Connection:
                 with _track_sent(request, context.attempt):
                     async with asyncio.timeout(seconds):
                         response = await transport.handle_async_request(request)
-            answer = _Response(response, read_timeout, context.deadline)
+            answer = Answer(response, read_timeout, context.deadline)
             try:
                 if not response.is_success:
                     raise await self._failure(response, answer, context)
                 context.attempt.sent = True
                 yield answer
             finally:
+                answer.close()
                 with suppress(httpx.HTTPError):
                     await response.aclose()
 
@@ -203,7 +192,7 @@ class Connection:
         finally:
             free_slots.release()
 
-    async def _failure(self, response: httpx.Response, answer: "_Response", context: CallContext) -> AttemptFailed:
+    async def _failure(self, response: httpx.Response, answer: "Answer", context: CallContext) -> AttemptFailed:
         body = b""
         try:
             with suppress(AttemptFailed, TimeoutError):
@@ -217,31 +206,52 @@ class Connection:
         return failure
 
 
-class _Response:
+class Answer:
     """The body of an answer whose status and headers have arrived."""
 
     def __init__(self, response: httpx.Response, read_timeout: float | None, deadline: Deadline) -> None:
         self._pieces = _iter_body(response)
+        self._size = 0
         self._read_timeout = read_timeout
         self._deadline = deadline
+        self._limit = WaitLimit()
 
-    async def chunks(self, limit: int) -> AsyncGenerator[bytes, None]:
-        """Yield the body in pieces, decompressed, up to ``limit`` bytes. A slow reader does not time out."""
+    async def next_piece(self) -> bytes | None:
+        """Return the next bytes of the body, decompressed, or None at its end. A slow reader does not time out.
+
+        Raises:
+            AttemptFailed: they did not arrive in time, the connection broke off, or the body is too long.
+        """
+        try:
+            piece = await self._limit.wait(anext(self._pieces), _seconds_left(self._read_timeout, self._deadline))
+        except StopAsyncIteration:
+            return None
+        except _FOREIGN_ERRORS as error:
+            raise _translate(error) from error
+        self._size += len(piece)
+        if self._size > MAX_RESPONSE_BYTES:
+            raise malformed_response("it is too long")
+        return piece
+
+    async def read(self, limit: int = MAX_RESPONSE_BYTES) -> bytes:
+        """Return the rest of the body. Raise AttemptFailed as ``next_piece``, and if it has more than ``limit`` bytes."""
+        pieces: list[bytes] = []
         size = 0
-        with translate_errors():
-            while True:
-                async with asyncio.timeout(_seconds_left(self._read_timeout, self._deadline)):
-                    piece = await anext(self._pieces, None)
-                if piece is None:
-                    return
-                size += len(piece)
-                if size > limit:
-                    raise malformed_response("it is too long")
-                yield piece
+        while (piece := await self.next_piece()) is not None:
+            pieces.append(piece)
+            size += len(piece)
+            if size > limit:
+                raise malformed_response("it is too long")
+        return b"".join(pieces)
 
-    async def read(self, limit: int) -> bytes:
-        async with aclosing(self.chunks(limit)) as chunks:
-            return b"".join([chunk async for chunk in chunks])
+    async def drain(self) -> None:
+        """Read what follows the last event, so that the connection can be reused, unless that takes long."""
+        with suppress(AttemptFailed, TimeoutError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                await self.read(MAX_ERROR_BYTES)
+
+    def close(self) -> None:
+        self._limit.close()
 
 
 def _iter_body(response: httpx.Response) -> AsyncIterator[bytes]:

@@ -1,7 +1,7 @@
 """Call chat models over HTTP, the same for every wire format: send a request, and read its answer whole or as a stream."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import cached_property
@@ -11,9 +11,9 @@ import httpx
 
 from spass.core.messages import Json
 from spass.models.errors import BackendCannotStream
-from spass.models.providers.http import Connection
+from spass.models.providers.http import Connection, malformed_response
 from spass.models.providers.payloads import SurrogateJoiner
-from spass.models.providers.sse import StreamParser
+from spass.models.providers.sse import EventTooLong, StreamParser
 from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.tenancy.config import BackendConfig
 
@@ -22,17 +22,33 @@ T = TypeVar("T")
 
 
 class AnswerReader(ABC, Generic[E]):
-    """Read one answer. ``parser`` parses the events of a stream, and ``secrets`` are redacted in its errors.
+    """Read one answer. ``parser`` parses the events of a stream, and ``secrets`` are redacted in its errors. ``has_ended`` is
+    True once ``feed`` has read the last event.
 
     Reasoning does not begin an answer: the next delta counts its characters.
     """
 
     def __init__(self, parser: StreamParser[E], secrets: Sequence[str]) -> None:
-        self.parser = parser
+        self.has_ended = False
+        self._parser = parser
         self._secrets = secrets
         self._texts = SurrogateJoiner()
         self._answer_began = False
         self._reasoning_characters = 0  # characters of reasoning that are not in a delta yet
+
+    def feed(self, piece: bytes | None) -> Iterator[ChatDelta]:
+        """Yield the deltas that the next ``piece`` of a stream adds. None is the end of the body."""
+        try:
+            events = self._parser.close() if piece is None else self._parser.feed(piece)
+        except EventTooLong as error:
+            raise malformed_response("an event does not end") from error
+        for event in events:
+            if (delta := self.read(event)) is not None:
+                yield delta
+            if self.is_last(event):
+                self.has_ended = True
+                return
+        self.has_ended = piece is None
 
     @abstractmethod
     def is_last(self, event: E) -> bool:
@@ -129,10 +145,18 @@ class HttpProvider(ABC, Generic[E]):
     ) -> AsyncGenerator[ChatDelta, None]:
         """Yield the streamed answer, or the whole answer if the provider says that it cannot stream it: some models cannot, or
         cannot if the request has tools."""
+        reader = self.reader()
+        piece: bytes | None = b""
         try:
-            async with aclosing(self._stream(request, body, context)) as deltas:
-                async for delta in deltas:
-                    yield delta
+            async with self.connection.stream(self.path(request), body, context) as answer:
+                while not reader.has_ended:
+                    piece = await answer.next_piece()
+                    for delta in reader.feed(piece):
+                        yield delta
+                if piece is not None:
+                    await answer.drain()
+            if (last := reader.end()) is not None:
+                yield last
         except BackendCannotStream:
             if context.attempt.started:
                 raise
@@ -141,18 +165,6 @@ class HttpProvider(ABC, Generic[E]):
         async with aclosing(self.chat(replace(request, stream=False), context)) as deltas:
             async for delta in deltas:
                 yield delta
-
-    async def _stream(
-        self, request: ChatRequest, body: Mapping[str, Json], context: CallContext
-    ) -> AsyncGenerator[ChatDelta, None]:
-        reader = self.reader()
-        stream = self.connection.stream(self.path(request), body, context, parser=reader.parser, is_last=reader.is_last)
-        async with aclosing(stream) as events:
-            async for event in events:
-                if (delta := reader.read(event)) is not None:
-                    yield delta
-        if (delta := reader.end()) is not None:
-            yield delta
 
 
 def merge_deltas(deltas: Iterable[ChatDelta | None]) -> ChatDelta:

@@ -42,11 +42,15 @@ _HIGH_SURROGATES: Final = ("\ud800", "\udbff")
 
 
 def parse(model: type[P], body: str | bytes) -> P:
-    """Parse ``body`` as ``model``. Its texts may hold half a surrogate pair, which pydantic's own JSON parser rejects.
+    """Parse ``body`` as ``model``. Its texts may hold half a surrogate pair.
 
     Raises:
         BackendUnavailable: ``body`` violates the protocol.
     """
+    try:
+        return model.model_validate_json(body)
+    except ValidationError:  # pydantic's own JSON parser rejects half a surrogate pair
+        pass
     try:
         return model.model_validate(_load_json(body))
     except (ValidationError, ValueError, RecursionError):

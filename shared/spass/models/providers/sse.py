@@ -50,7 +50,7 @@ class SseParser:
         if self._after_cr:
             chunk = chunk.removeprefix(b"\n")
         self._size += len(chunk)
-        *lines, incomplete_line = _LINE_END.split(chunk)
+        *lines, incomplete_line = _LINE_END.split(chunk) if b"\r" in chunk else chunk.split(b"\n")
         # A CR at the end of a chunk ends its line. An LF at the start of the next chunk belongs to that CR.
         self._after_cr = chunk.endswith(b"\r")
         events = []
