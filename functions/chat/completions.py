@@ -33,8 +33,9 @@ async def complete_chat(body: ChatCompletionRequest, request: Request, exchange:
     if body.stream:
         replay = partial(replay_chunks, include_usage=body.include_usage)
         answer = AnswerBuilder(body.model)
-        chunks = partial(completions.stream, scope, body, augment, answer)
-        return await stream_idempotently(exchange, request.receive, chunks, answer=answer.build, replay=replay)
+        recorded = answer if exchange.idempotency is not None else None
+        frames = partial(completions.stream, scope, body, augment, recorded)
+        return await stream_idempotently(exchange, request.receive, frames, answer=answer.build, replay=replay)
     complete = partial(completions.complete, request=body, augment=augment)
     return await run_idempotently(exchange, lambda _: run_for_client(exchange, request.receive, complete))
 

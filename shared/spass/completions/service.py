@@ -5,7 +5,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spass.agents.render.chunks import Chunk, ChunkWriter
+from spass.agents.render.chunks import ChunkWriter
 from spass.calls.pipeline import Calls
 from spass.calls.scope import Scope
 from spass.completions.answer import AnswerBuilder, pipeline_events
@@ -15,6 +15,7 @@ from spass.completions.embeddings import EmbeddingsRequest, check_count, check_d
 from spass.completions.responses import ChatCompletion, EmbeddingList
 from spass.core.events import Event
 from spass.core.ids import AGENT_MODEL_PREFIX
+from spass.journal.frames import DONE, Frame
 from spass.tenancy.config import GatewayConfig, model_not_found
 from spass.tenancy.settings import Cascade
 from spass.tenancy.stored_settings import ConfigValues
@@ -53,18 +54,19 @@ class Completions:
         request: ChatCompletionRequest,
         augment: Augment = ALL_AUGMENTATIONS,
         answer: AnswerBuilder | None = None,
-    ) -> AsyncGenerator[Chunk, None]:
-        """Yield the answer as chunks. The last one has the usage with the cost of the whole request. ``augment`` selects what is
-        added to the chat: the tenant's system prompt, its memory, and server tools. Nothing is added to an agent's. ``answer``
-        collects the answer. Raise the errors of ``Calls.chat`` and ``AgentModels.events``; before the first chunk,
-        unless an answer had started."""
-        answer = answer or AnswerBuilder(request.model)
-        writer = ChunkWriter(answer.head, include_usage=request.include_usage)
+    ) -> AsyncGenerator[Frame, None]:
+        """Yield the answer as chunks, and then ``DONE``. The last chunk has the usage with the cost of the whole request.
+        ``augment`` selects what is added to the chat: the tenant's system prompt, its memory, and server tools. Nothing is added
+        to an agent's. ``answer`` collects the answer, if it is given. Raise the errors of ``Calls.chat`` and
+        ``AgentModels.events``; before the first chunk, unless an answer had started."""
+        writer = ChunkWriter((answer or AnswerBuilder(request.model)).head, include_usage=request.include_usage)
         async with aclosing(await self._events(scope.streaming, request, augment)) as events:
             async for event in events:
-                answer.add(event)
-                for chunk in writer.write(event):
-                    yield chunk
+                if answer is not None:
+                    answer.add(event)
+                for frame in writer.write(event):
+                    yield frame
+        yield DONE
 
     async def complete(
         self, scope: Scope, request: ChatCompletionRequest, augment: Augment = ALL_AUGMENTATIONS

@@ -116,13 +116,13 @@ def _response(answer: RouteResult, status: int) -> Response:
 async def stream_idempotently(
     exchange: Exchange,
     client: Receive,
-    chunks: Callable[[], AsyncGenerator[Chunk, None]],
+    frames: Callable[[], AsyncGenerator[Frame, None]],
     *,
     answer: Callable[[], ResponseModel],
     replay: Callable[[Mapping[str, Json]], Iterable[Chunk]],
 ) -> Response:
-    """Return the stream of ``chunks``, or replay the stored answer of an earlier one. ``answer`` returns the answer to store when
-    the chunks have ended.
+    """Return the stream of ``frames``, which end with ``DONE``, or replay the stored answer of an earlier one. ``answer`` returns
+    the answer to store when the frames have ended. ``replay`` returns the chunks of a stored one.
 
     ``client`` is the ASGI receive function. Without a key, the stream ends when the client disconnects. With a key it continues,
     so that the answer is stored for the client's retry.
@@ -132,30 +132,22 @@ async def stream_idempotently(
         ClientDisconnect: the client disconnected before the first chunk, and the request has no key.
     """
     if exchange.idempotency is None:
-        return await stream_response(_frames(chunks), exchange.request_id, redact=exchange.services.redact, client=client)
+        return await stream_response(frames(), exchange.request_id, redact=exchange.services.redact, client=client)
     claim = await idempotency.acquire(exchange.scope.store, exchange.idempotency)
     if isinstance(claim, StoredResponse):
-        frames = yield_frames([*map(json_frame, replay(claim.body)), DONE])
-        return await stream_response(frames, exchange.request_id, headers={REPLAYED_HEADER: "true"})
-    return await stream_response(_record_stream(claim, chunks, answer), exchange.request_id, redact=exchange.services.redact)
-
-
-async def _frames(chunks: Callable[[], AsyncGenerator[Chunk, None]]) -> AsyncGenerator[Frame, None]:
-    """Yield the chunks as frames, and ``DONE`` if they end well."""
-    async with aclosing(chunks()) as source:
-        async for chunk in source:
-            yield json_frame(chunk)
-    yield DONE
+        replayed = yield_frames([*map(json_frame, replay(claim.body)), DONE])
+        return await stream_response(replayed, exchange.request_id, headers={REPLAYED_HEADER: "true"})
+    return await stream_response(_record_stream(claim, frames, answer), exchange.request_id, redact=exchange.services.redact)
 
 
 async def _record_stream(
     claim: Claim,
-    chunks: Callable[[], AsyncGenerator[Chunk, None]],
+    frames: Callable[[], AsyncGenerator[Frame, None]],
     answer: Callable[[], ResponseModel],
 ) -> AsyncGenerator[Frame, None]:
-    """Yield the chunks as frames. End only after their answer is stored, because ``DONE`` promises a replay."""
-    async with claim.held(), aclosing(_frames(chunks)) as frames:
-        async for frame in frames:
+    """Yield the frames. End only after their answer is stored, because ``DONE`` promises a replay."""
+    async with claim.held(), aclosing(frames()) as source:
+        async for frame in source:
             if frame is DONE:
                 await claim.complete(StoredResponse(answer().to_dict(), {}))
             yield frame

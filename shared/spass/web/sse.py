@@ -5,6 +5,7 @@ Format: https://html.spec.whatwg.org/multipage/server-sent-events.html; ``[DONE]
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -17,6 +18,7 @@ from spass.core.errors import GATEWAY_STOPPED, InternalError, SpassError, Storag
 from spass.core.ids import RequestId
 from spass.core.messages import Json
 from spass.core.tasks import EventList, EventTask
+from spass.core.wait_limit import WaitLimit
 from spass.journal.frames import EventId, Frame, json_frame
 from spass.redaction.log import failure_line, write_line
 from spass.redaction.text import redact
@@ -108,7 +110,8 @@ async def wait_for_first(events: EventList[E], cancel: Callable[[], None], clien
 
 class EventStreamResponse(StreamingResponse):
     """A stream of events. ``end`` is called after it, also if the client has left before. If the server stops, ``stop`` is called
-    instead. It must return soon."""
+    instead. It must return soon.
+    """
 
     def __init__(
         self,
@@ -123,15 +126,30 @@ class EventStreamResponse(StreamingResponse):
         self._stop = stop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_stopped = False
+        del scope
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 (only a callback of the event loop runs outside of a task)
+        earlier_cancellations = task.cancelling()
+        has_left = has_ended = False
+
+        def leave(_: asyncio.Future[None]) -> None:
+            nonlocal has_left
+            if not has_ended:
+                has_left = task.cancel()
+
+        disconnect = asyncio.ensure_future(wait_for_disconnect(receive))
+        disconnect.add_done_callback(leave)
         try:
-            await super().__call__(scope, receive, send)
-        except asyncio.CancelledError:
-            is_stopped = True  # the server stops, and cancels the work too; ``encode_stream`` has sent the error event
+            with suppress(asyncio.CancelledError):  # ``encode_stream`` sends the error event for it
+                await self.stream_response(send)
         finally:
-            if not is_stopped:
+            has_ended = True
+            disconnect.cancel()
+            if has_left:
+                task.uncancel()
+            if task.cancelling() == earlier_cancellations:
                 await self._end()
-            elif self._stop is not None:
+            elif self._stop is not None:  # the server stops, and cancels the work too
                 await self._stop()
 
 
@@ -153,13 +171,16 @@ async def encode_stream(
     def fail(error: SpassError) -> bytes:
         return b"".join(map(encode_frame, style.failure(report(error), request_id)))
 
-    position = 0
+    position, silence = 0, WaitLimit()
     try:
         if style.start:
             yield style.start
         while True:
-            while not await events.wait_for_event(position, keep_alive):
+            try:
+                await silence.wait(events.wait_for_event(position), keep_alive)
+            except TimeoutError:
                 yield style.comment
+                continue
             batch = events.events[position:]
             if not batch:
                 break
@@ -175,6 +196,8 @@ async def encode_stream(
     except Exception as error:  # noqa: BLE001 (the edge: the status was sent, so the stream itself must report the failure)
         write_line(failure_line(error, request_id))
         yield fail(internal_error(error))
+    finally:
+        silence.close()
 
 
 def encode_frame(frame: Frame, event_id: EventId | None = None) -> bytes:

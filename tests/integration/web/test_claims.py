@@ -10,6 +10,7 @@ from starlette.types import Message
 
 from spass.core.errors import IdempotencyInProgress
 from spass.core.time import now_s
+from spass.journal.frames import DONE, Frame, json_frame
 from spass.store import keys, leases
 from spass.store.idempotency import Claim, acquire
 from spass.store.leases import LEASE_SECONDS, LeaseLost
@@ -66,12 +67,13 @@ async def _receive_nothing() -> Message:
 
 
 async def _send_streaming(exchange: Exchange, work: Work) -> Any:
-    async def chunks() -> AsyncGenerator[dict[str, Any], None]:
-        yield {"begun": True}
+    async def frames() -> AsyncGenerator[Frame, None]:
+        yield json_frame({"begun": True})
         await work()
-        yield {"done": True}
+        yield json_frame({"done": True})
+        yield DONE
 
-    response = await stream_idempotently(exchange, _receive_nothing, chunks, answer=lambda: Done(done=True), replay=lambda _: ())
+    response = await stream_idempotently(exchange, _receive_nothing, frames, answer=lambda: Done(done=True), replay=lambda _: ())
     body = b"".join([bytes(part) async for part in response.body_iterator])  # type: ignore[attr-defined]
     if b'"error"' in body:
         assert b"[DONE]" not in body

@@ -1,10 +1,17 @@
 """Collect a stream of chunks as a client does, without the gateway's own code."""
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
 from spass.agents.render.chunks import Chunk
 from spass.completions.responses import ChatCompletion
+from spass.journal.frames import DONE, Frame
+
+
+def read_chunks(frames: Iterable[Frame]) -> list[Any]:
+    """Return the chunks in ``frames``."""
+    return [json.loads(frame.data) for frame in frames if frame is not DONE]
 
 
 def collect_chunks(chunks: Iterable[Chunk]) -> ChatCompletion:

@@ -14,12 +14,14 @@ from spass.completions.agent_models import AgentModels
 from spass.completions.service import Completions
 from spass.core.errors import UpstreamError
 from spass.core.messages import FinishReason, ToolCallDelta
+from spass.journal.frames import Frame
 from spass.models.errors import BackendUnavailable
 from spass.models.types import ChatDelta
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.settings import Cascade
 from spass.testing.model import Deltas, in_turn
 from tests.unit.calls.scripted_provider import CONFIG, audit_of, calls_of, make_scope, scripted_model
+from tests.unit.completions.chunk_collector import read_chunks
 from tests.unit.completions.no_services import no_toolbox
 from tests.unit.completions.test_service import chat
 from tests.unit.tools.fakes import FakeReader, rag_with, toolbox_of
@@ -63,19 +65,19 @@ def service(script: Sequence[Deltas], reader: FakeReader | None = None) -> Compl
     return Completions(calls, CONFIG, cascade, no_toolbox, lambda: models)
 
 
-def deltas(chunks: Sequence[Any]) -> list[str | None]:
-    return [choice["delta"].get("content") for chunk in chunks for choice in chunk["choices"]]
+def deltas(frames: Sequence[Frame]) -> list[str | None]:
+    return [choice["delta"].get("content") for chunk in read_chunks(frames) for choice in chunk["choices"]]
 
 
 @pytest.mark.parametrize("agent", ["plain", "simple"])
 async def test_text_is_sent_at_once_if_the_agent_cannot_call_a_tool(store: TenantStore, agent: str) -> None:
-    chunks = []
+    frames = []
     with pytest.raises(UpstreamError):
-        async for chunk in service([[ChatDelta("Once "), ChatDelta("upon"), BackendUnavailable("down")]]).stream(
+        async for frame in service([[ChatDelta("Once "), ChatDelta("upon"), BackendUnavailable("down")]]).stream(
             make_scope(store), chat(model=f"agent/{agent}", stream=True)
         ):
-            chunks.append(chunk)
-    assert deltas(chunks) == ["", "Once ", "upon"]
+            frames.append(frame)
+    assert deltas(frames) == ["", "Once ", "upon"]
 
 
 @pytest.mark.parametrize("agent", ["searching", "reacting"])
@@ -85,7 +87,7 @@ async def test_text_beside_a_call_is_never_sent(store: TenantStore, agent: str) 
     stream = service([first, [ChatDelta("Not"), ChatDelta("hing.")]]).stream(
         make_scope(store), chat(model=f"agent/{agent}", stream=True)
     )
-    texts = deltas([chunk async for chunk in stream])
+    texts = deltas([frame async for frame in stream])
     assert texts[0] == ""
     assert "".join(filter(None, texts)) == "Nothing."
 
@@ -112,5 +114,5 @@ async def test_a_model_without_tools_that_calls_one_gets_an_error_and_goes_on(st
     script = [[ChatDelta("I search."), *SEARCH], [ChatDelta("I cannot.")]]
     request = chat(model="agent/plain", stream=True)
     blocking = await service(script).complete(make_scope(store), request)
-    streamed = deltas([chunk async for chunk in service(script).stream(make_scope(store), request)])
+    streamed = deltas([frame async for frame in service(script).stream(make_scope(store), request)])
     assert blocking.choices[0].message.content == "".join(filter(None, streamed)) == "I search.\n\nI cannot."

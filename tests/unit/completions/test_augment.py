@@ -22,7 +22,7 @@ from spass.tenancy.settings import Cascade
 from spass.testing.faults import Fault, FaultPlan, inject
 from spass.tools.registry import TOOLS
 from tests.unit.calls.scripted_provider import CONFIG, calls_of, make_scope
-from tests.unit.completions.chunk_collector import collect_chunks
+from tests.unit.completions.chunk_collector import collect_chunks, read_chunks
 from tests.unit.completions.no_services import no_agents
 from tests.unit.completions.test_server_tools import Model, calling, chat, message_of, names_offered, says
 from tests.unit.tools.fakes import toolbox_of
@@ -115,7 +115,7 @@ async def test_invisible_or_empty_settings_add_nothing(store: TenantStore, empty
 async def test_every_model_call_of_a_chat_has_the_same_augmentations(store: TenantStore) -> None:
     model = Model(turns=[calling("calculator"), calling("calculator"), says("42")])
     stream = model.completions(config()).stream(make_scope(store), chat(messages=MESSAGES, stream=True))
-    assert message_of(collect_chunks([chunk async for chunk in stream]).to_dict())["content"] == "42"
+    assert message_of(collect_chunks(read_chunks([frame async for frame in stream])).to_dict())["content"] == "42"
     starts = [[message.content for message in without_marks(request)[:4]] for request in model.requests]
     assert starts == [[PROMPT, "Be brief.", render_memory(MEMORY), "6 * 7?"]] * 3
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -28,7 +28,7 @@ from spass.tenancy.settings import Cascade
 from spass.testing.model import Deltas, ScriptedModel
 from spass.tools.toolbox import Toolbox
 from tests.unit.calls.scripted_provider import CONFIG, audit_of, calls_of, make_scope
-from tests.unit.completions.chunk_collector import collect_chunks
+from tests.unit.completions.chunk_collector import collect_chunks, read_chunks
 from tests.unit.completions.no_services import no_agents
 from tests.unit.tools.fakes import FakeReader, rag_with, scope_for, table_of, toolbox_of
 
@@ -82,7 +82,7 @@ async def complete_and_stream(model: Model, scope: Scope, config: GatewayConfig 
     """Return the blocking answer. Check that the collected stream and its replay are the same."""
     blocking = await model.completions(config).complete(scope, chat(**fields))
     again = Model(turns=model.turns).completions(config).stream(make_scope(scope.store), chat(stream=True, **fields))
-    streamed = collect_chunks([chunk async for chunk in again])
+    streamed = collect_chunks(read_chunks([frame async for frame in again]))
     assert without_id_and_time(
         collect_chunks(replay_chunks(streamed.to_dict(), include_usage=True)).to_dict()
     ) == without_id_and_time(streamed.to_dict())
@@ -215,7 +215,7 @@ async def test_streamed_calls_are_numbered_from_0_and_begin_with_their_name(stor
         ChatDelta(tool_calls=(ToolCallDelta(1, arguments="1}"),), finish_reason=FinishReason.TOOL_CALLS),
     ]
     stream = Model(turns=[late]).completions().stream(make_scope(store), chat(stream=True, tools=[WEATHER]))
-    chunks: list[Any] = [chunk async for chunk in stream]
+    chunks = read_chunks([frame async for frame in stream])
     pieces = [call for chunk in chunks for call in chunk["choices"][0]["delta"].get("tool_calls", ())]
     assert {piece["index"] for piece in pieces} == {0}
     assert (pieces[0]["id"], pieces[0]["function"]["name"]) == ("call_b", "weather")
@@ -269,8 +269,8 @@ async def test_text_is_streamed_before_the_tools_run(store: TenantStore) -> None
     model = Model(turns=[calling("calculator", text="Let me see."), says("It is 42.")])
     choices: list[Any] = []
     request_counts = []
-    async for chunk in model.completions().stream(make_scope(store), chat(stream=True)):
-        choices += cast("list[Any]", chunk["choices"])
+    async for frame in model.completions().stream(make_scope(store), chat(stream=True)):
+        choices += [choice for chunk in read_chunks([frame]) for choice in chunk["choices"]]
         if choices[-1]["delta"].get("content"):
             request_counts.append(len(model.requests))
     assert sorted(set(request_counts)) == [1, 2]
@@ -509,7 +509,7 @@ def test_stream_and_blocking_answer_agree_for_arbitrary_model_answers(
 
     async def run() -> dict[str, Any]:
         again = Model(turns=model.turns).completions().stream(scope_for(), chat(stream=True, **fields))
-        streamed = collect_chunks([chunk async for chunk in again])
+        streamed = collect_chunks(read_chunks([frame async for frame in again]))
         blocking = await model.completions().complete(scope_for(), chat(**fields))
         assert without_id_and_time(streamed.to_dict()) == without_id_and_time(blocking.to_dict())
         return blocking.to_dict()

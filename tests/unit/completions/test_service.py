@@ -21,7 +21,7 @@ from spass.tenancy.config import GatewayConfig
 from spass.tenancy.settings import Cascade
 from spass.testing.model import ScriptedModel
 from tests.unit.calls.scripted_provider import CONFIG, audit_of, calls_of, make_scope, scripted_model
-from tests.unit.completions.chunk_collector import collect_chunks
+from tests.unit.completions.chunk_collector import collect_chunks, read_chunks
 from tests.unit.completions.no_services import no_agents, no_toolbox
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +50,7 @@ def embeddings(**fields: Any) -> EmbeddingsRequest:
 async def test_the_blocking_answer_is_the_collected_stream(store: TenantStore) -> None:
     service = completions(scripted_model(ANSWER))
     blocking = await service.complete(make_scope(store), chat())
-    streamed = collect_chunks([chunk async for chunk in service.stream(make_scope(store), chat(stream=True))])
+    streamed = collect_chunks(read_chunks([frame async for frame in service.stream(make_scope(store), chat(stream=True))]))
     assert streamed.model_copy(update={"id": blocking.id, "created": blocking.created}) == blocking
     assert blocking.object == "chat.completion"
     assert blocking.usage.to_dict() == {
@@ -66,7 +66,7 @@ async def test_a_stream_has_a_longer_deadline_than_a_blocking_answer(store: Tena
     provider, scope = scripted_model(ANSWER), make_scope(store)
     service = completions(provider)
     await service.complete(scope, chat())
-    assert [chunk async for chunk in service.stream(scope, chat(stream=True))]
+    assert [frame async for frame in service.stream(scope, chat(stream=True))]
     seconds = [context.deadline.remaining() for context in provider.contexts]
     assert seconds == [pytest.approx(270, abs=20), pytest.approx(840, abs=20)]
     assert scope.tally.total.sub_calls == 2

@@ -1,39 +1,44 @@
-"""Render an answer as OpenAI's chunks: the events of an answer while it arrives, or a stored answer once more."""
+"""Render an answer as OpenAI's chunks: the events of an answer as frames while it arrives, or a stored answer once more."""
 
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias, assert_never, cast
 
 from spass.core import events
 from spass.core.cost import Cost, cost_json
+from spass.core.json import dump_line
 from spass.core.messages import FinishReason, Json, TokenUsage, ToolCallDelta
+from spass.journal.frames import Frame, json_frame
 
 Chunk: TypeAlias = dict[str, Json]
 """One ``chat.completion.chunk``."""
 
 
 class ChunkWriter:
-    """Render the events of one answer, whose chunks begin with ``head``. The last chunk always has the usage and the cost: with
-    ``include_usage`` a separate chunk, as in OpenAI's answers; without it, the chunk with the finish reason."""
+    """Render the events of one answer as frames, whose chunks begin with ``head``. The last chunk always has the usage and the
+    cost: with ``include_usage`` a separate chunk, as in OpenAI's answers; without it, the chunk with the finish reason."""
 
     def __init__(self, head: Chunk, *, include_usage: bool) -> None:
         self._head = head
         self._include_usage = include_usage
         self._started = False
+        # The chunks of one answer differ only in their text, so the JSON around it is written once.
+        before, mark, self._after_text = dump_line(self._chunk({"content": ""})).partition('"content":"')
+        self._before_text = before + mark
 
-    def write(self, event: events.Event) -> Iterator[Chunk]:
+    def write(self, event: events.Event) -> Iterator[Frame]:
         """Yield the chunks of one event. Most events have none: a client sees only text, refusals and calls of its own tools.
         An empty token begins the answer."""
         match event:
             case events.Token(text=text):
                 yield from self._begin("")
                 if text:
-                    yield self._chunk({"content": text})
+                    yield Frame(dump_line(text)[1:-1], self._before_text, self._after_text)
             case events.RefusalDelta(text=text):
                 yield from self._begin(None)
-                yield self._chunk({"refusal": text})
+                yield json_frame(self._chunk({"refusal": text}))
             case ToolCallDelta():
                 yield from self._begin(None)
-                yield self._chunk({"tool_calls": [_render_call(event)]})
+                yield json_frame(self._chunk({"tool_calls": [_render_call(event)]}))
             case events.TurnFinished():
                 yield from self._begin("")
                 yield from self._end(event)
@@ -46,17 +51,17 @@ class ChunkWriter:
             case _:
                 assert_never(event)
 
-    def _begin(self, content: str | None) -> Iterator[Chunk]:
+    def _begin(self, content: str | None) -> Iterator[Frame]:
         if not self._started:
             self._started = True
-            yield self._chunk({"role": "assistant", "content": content, "refusal": None})
+            yield json_frame(self._chunk({"role": "assistant", "content": content, "refusal": None}))
 
-    def _end(self, finished: events.TurnFinished) -> Iterator[Chunk]:
+    def _end(self, finished: events.TurnFinished) -> Iterator[Frame]:
         last = self._chunk({}, finished.finish_reason)
         if self._include_usage:
-            yield last
+            yield json_frame(last)
             last = {**self._head, "choices": []}
-        yield {**last, "usage": render_usage(finished.usage, finished.cost)}
+        yield json_frame({**last, "usage": render_usage(finished.usage, finished.cost)})
 
     def _chunk(self, delta: Mapping[str, Json], reason: FinishReason | None = None) -> Chunk:
         chunk: Chunk = {**self._head, "choices": [_choice(delta, reason.value if reason else None)]}

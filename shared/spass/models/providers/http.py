@@ -12,6 +12,7 @@ import httpx
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
 from spass.core.time import Deadline
+from spass.core.wait_limit import WaitLimit
 from spass.models.attempt import Attempt
 from spass.models.backends import DEFAULT_MAX_CONNECTIONS
 from spass.models.errors import (
@@ -25,7 +26,6 @@ from spass.models.errors import (
 from spass.models.providers.decompression import iter_decompressed
 from spass.models.providers.direct import SENT, DirectTransport
 from spass.models.providers.error_responses import error_from_response
-from spass.models.providers.wait_limit import WaitLimit
 from spass.models.types import CallContext
 from spass.tenancy.config import BackendConfig
 

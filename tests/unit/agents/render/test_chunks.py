@@ -17,7 +17,7 @@ from spass.core.events import Event, TurnFinished
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.models.types import ChatDelta
 from tests.unit.collected_replies import collect_deltas
-from tests.unit.completions.chunk_collector import collect_chunks
+from tests.unit.completions.chunk_collector import collect_chunks, read_chunks
 
 COST = Cost(Decimal("0.0000125"), Decimal("0.0000115"), CostSource.CATALOG, 2)
 USAGE = TokenUsage(3, 4)
@@ -63,7 +63,7 @@ def events_of(answer: Sequence[ChatDelta]) -> list[Event]:
 
 def chunks_of(answer: Sequence[ChatDelta], *, include_usage: bool) -> list[Chunk]:
     writer = ChunkWriter(AnswerBuilder("small").head, include_usage=include_usage)
-    return [chunk for event in events_of(answer) for chunk in writer.write(event)]
+    return read_chunks(frame for event in events_of(answer) for frame in writer.write(event))
 
 
 def blocking_of(answer: Sequence[ChatDelta]) -> ChatCompletion:
@@ -125,7 +125,7 @@ def test_a_stream_of_text_has_openais_chunks() -> None:
 def test_a_cost_is_written_without_rounding_errors(one: Decimal, other: Decimal) -> None:
     cost = Cost(one, one, CostSource.CATALOG, 1) + Cost(other, other, CostSource.CATALOG, 1)
     writer = ChunkWriter(chunk_head("chatcmpl-1", 1, "small"), include_usage=False)
-    chunks = [*writer.write(TurnFinished(FinishReason.STOP, USAGE, cost))]
+    chunks = read_chunks(writer.write(TurnFinished(FinishReason.STOP, USAGE, cost)))
     usage: Any = json.loads(json.dumps(chunks[-1]["usage"]), parse_float=Decimal)
     assert usage["cost"] == one + other == Decimal(usage["cost_details"]["usd"])
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from spass.models.providers.wait_limit import WaitLimit
+from spass.core.wait_limit import WaitLimit
 
 pytestmark = pytest.mark.anyio
 
