@@ -11,8 +11,8 @@ app = App(analytics_reporting=False)
 chosen = app.node.try_get_context("env")
 if chosen is not None and chosen not in ENVIRONMENTS:
     raise SystemExit(f"-c env={chosen}: there is no such environment; there are {', '.join(ENVIRONMENTS)}")
-if (form := app.node.try_get_context("api")) not in (None, "retain"):
-    raise SystemExit(f"-c api={form}: the only value is 'retain', which prepares a deployed API for its next form")
+if app.node.try_get_context("api") is not None:
+    raise SystemExit("-c api is a switch of earlier commits, not of this release: see 'Upgrade' in docs/deploying.md")
 environments = [*ENVIRONMENTS.values()] if chosen is None else [ENVIRONMENTS[chosen]]
 try:
     require_tenant(environments, gateway_file())

@@ -1,9 +1,9 @@
-"""The stateless stack: layers, the REST API, and the nested stacks of the surfaces, the workers and the subscriptions."""
+"""The stateless stack: layers, the REST API, and the nested stacks of the surfaces, the workers, the permissions and the
+subscriptions."""
 
 from collections.abc import Mapping
-from typing import Final
 
-from aws_cdk import Annotations, CfnDeletionPolicy, CfnOutput, CfnResource, Stack
+from aws_cdk import Annotations, CfnOutput, Stack
 from aws_cdk import Environment as Target
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_sqs as sqs
@@ -18,15 +18,14 @@ from infra.constructs.sandbox import Sandbox
 from infra.constructs.schedules import Schedules
 from infra.environments import Environment
 from infra.queries import Logs
-from infra.routes import ROUTE_HINTS, ROUTES, Permission, Route, Surface
+from infra.routes import ROUTES, Permission, Route, Surface
 from infra.stacks.data import DataStack
 from infra.stacks.jobs import JobsStack
+from infra.stacks.permissions import PermissionsStack
 from infra.stacks.subscriptions import SubscriptionsStack
 from infra.stacks.surface import SurfaceStack
 from infra.stateful_resources import StatefulQueue, StatefulResources
 from infra.workers import WORKERS, Worker
-
-_API_OBJECTS: Final = frozenset({"AWS::ApiGateway::GatewayResponse", "AWS::ApiGateway::Method", "AWS::ApiGateway::Resource"})
 
 
 class ApiStack(Stack):
@@ -41,23 +40,6 @@ class ApiStack(Stack):
         )
         self.add_stack_dependency(data)
         layers = Layers(self, "Layers", region=self.region)
-        api = Api(
-            self,
-            "Api",
-            name=f"spass-{environment.name}",
-            stage=environment.name,
-            rate=environment.rate,
-            burst=environment.burst,
-            log_retention=environment.log_retention,
-            log_removal=environment.log_removal,
-        )
-        # This stack has the resources of first path segments: two surfaces share /a1, and a resource cannot move between stacks.
-        segments = dict.fromkeys(route.path.split("/")[1] for route in ROUTES)
-        tops = {f"/{segment}": api.resource.root.add_resource(segment) if segment else api.resource.root for segment in segments}
-        api.refuse_other_methods_of_root(sorted(method for route in ROUTES if route.path == "/" for method in route.methods))
-        for path in sorted(tops.keys() - {route.path for route in ROUTES}):
-            api.refuse(tops[path])
-        api.refuse_other_paths(ROUTE_HINTS)
         sandbox = Sandbox(self, "Sandbox", description=f"Spass {environment.name}: the code of models")
         self.schedules = Schedules(self, "Schedules", queue=data.stored.runs)
         self.surfaces = {
@@ -66,8 +48,6 @@ class ApiStack(Stack):
                 surface.value,
                 environment=environment,
                 routes=[route for route in ROUTES if route.surface is surface],
-                api=api.resource,
-                tops=tops,
                 layers=layers,
                 stored=data.stored,
                 schedules=self.schedules.target,
@@ -84,6 +64,27 @@ class ApiStack(Stack):
             schedules=self.schedules.target,
             sandbox=sandbox,
         )
+        targets = {name: one.target for stack in self.surfaces.values() for name, one in stack.functions.items()}
+        api = Api(
+            self,
+            "Api",
+            name=f"spass-{environment.name}",
+            routes=ROUTES,
+            targets=targets,
+            stage=environment.name,
+            rate=environment.rate,
+            burst=environment.burst,
+            log_retention=environment.log_retention,
+            log_removal=environment.log_removal,
+        )
+        self.permissions = PermissionsStack(
+            self,
+            "permissions",
+            description=f"Spass {environment.name}: which functions the API may invoke",
+            api=api.resource,
+            targets=targets,
+        )
+        api.deploy_after(self.permissions)
         by_stack = [*(stack.functions for stack in self.surfaces.values()), self.jobs.functions]
         functions = {name: one for functions in by_stack for name, one in functions.items()}
         archive = self._archive(environment, data.stored)
@@ -117,14 +118,6 @@ class ApiStack(Stack):
                     f"The alarms of {environment.name} notify no one: set alarm_email in infra/environments.py, "
                     "or subscribe to the topic that the output AlarmTopic names.",
                 )
-        if self.node.try_get_context("api") == "retain":
-            self._retain_api_objects()
-
-    def _retain_api_objects(self) -> None:
-        """Make a later release that does not have these objects leave them in the API (docs/decisions/030)."""
-        for node in self.node.find_all():
-            if isinstance(node, CfnResource) and node.cfn_resource_type in _API_OBJECTS:
-                node.cfn_options.deletion_policy = CfnDeletionPolicy.RETAIN
 
     def _watched(self, construct_id: str, failed_id: str, queue: StatefulQueue) -> Watched:
         return Watched(
@@ -154,7 +147,7 @@ class ApiStack(Stack):
             description=f"Spass {environment.name}: subscriptions of the archive",
             archive=archive,
             functions={name: function for name, function in functions.items() if name in calling},
-            after=[*self.surfaces.values(), self.jobs],
+            after=[*self.surfaces.values(), self.jobs, self.permissions],
         )
 
 

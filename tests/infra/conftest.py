@@ -49,10 +49,11 @@ class Deployment:
     api: Template
     surfaces: dict[Surface, Template]
     jobs: Template
+    permissions: Template
     subscriptions: Template
 
     def templates(self) -> list[Template]:
-        return [self.data, self.api, *self.nested(), self.subscriptions]
+        return [self.data, self.api, *self.nested(), self.permissions, self.subscriptions]
 
     def nested(self) -> list[Template]:
         """Return the stacks with functions."""
@@ -65,24 +66,26 @@ class Deployment:
                 if resource["Type"] == kind:
                     yield logical_id, resource
 
-    def methods(self) -> dict[tuple[str, str], Resource]:
-        """Return every method of the API by verb and path. Each path is read as API Gateway does: from resource to parent."""
-        methods: dict[tuple[str, str], Resource] = {}
-        for template in [self.api, *self.surfaces.values()]:
-            for resource in template["Resources"].values():
-                if resource["Type"] == "AWS::ApiGateway::Method":
-                    path = self._path(template, resource["Properties"]["ResourceId"])
-                    methods[resource["Properties"]["HttpMethod"], path or "/"] = resource
-        return methods
+    def rest_api(self) -> Resource:
+        """Return the properties of the API."""
+        ((_, api),) = self.resources("AWS::ApiGateway::RestApi")
+        properties: Resource = api["Properties"]
+        return properties
 
-    def _path(self, template: Template, reference: dict[str, Any]) -> str:
-        if "Ref" not in reference:  # the API's root
-            return ""
-        name = reference["Ref"]
-        if name in template.get("Parameters", {}):
-            return self._path(self.api, self.argument(name))
-        resource = template["Resources"][name]["Properties"]
-        return f"{self._path(template, resource['ParentId'])}/{resource['PathPart']}"
+    def methods(self) -> dict[tuple[str, str], Resource]:
+        """Return every method in the body of the API by verb and path."""
+        return {
+            ("ANY" if verb == "x-amazon-apigateway-any-method" else verb.upper(), path): method
+            for path, item in self.rest_api()["Body"]["paths"].items()
+            for verb, method in item.items()
+            if verb != "parameters"
+        }
+
+    def output(self, reference: dict[str, Any]) -> dict[str, Any]:
+        """Return what a nested stack passes to its parent as the value of ``reference``."""
+        name = reference["Fn::GetAtt"][1].removeprefix("Outputs.")
+        (value,) = [one["Outputs"][name]["Value"] for one in self.nested() if name in one.get("Outputs", {})]
+        return dict(value)
 
     def argument(self, parameter: str) -> dict[str, Any]:
         """Return the value that the parent passes to the nested stack for this parameter."""
@@ -212,9 +215,9 @@ def _runs(template: Template, function: str) -> bool:
     return any(one["Type"] == "AWS::Lambda::Function" and function_name(one["Properties"]) == function for one in resources)
 
 
-def synthesized(environments: Iterable[Environment], folder: Path, **context: str) -> dict[str, Deployment]:
+def synthesized(environments: Iterable[Environment], folder: Path) -> dict[str, Deployment]:
     """Synthesize with the security rules. A finding that is not acknowledged raises an exception."""
-    app = App(analytics_reporting=False, context={"aws:cdk:bundling-stacks": [], **context}, outdir=str(folder))
+    app = App(analytics_reporting=False, context={"aws:cdk:bundling-stacks": []}, outdir=str(folder))
     chosen = list(environments)
     add_stacks(app, chosen)
     app.synth()
@@ -232,6 +235,7 @@ def synthesized(environments: Iterable[Environment], folder: Path, **context: st
             api=_read(folder / stack.template_file),
             surfaces={surface: _read(folder / nested.template_file) for surface, nested in stack.surfaces.items()},
             jobs=_read(folder / stack.jobs.template_file),
+            permissions=_read(folder / stack.permissions.template_file),
             subscriptions=_read(folder / stack.subscriptions.template_file) if stack.subscriptions else {"Resources": {}},
         )
     return deployments
@@ -260,7 +264,7 @@ def copy(dev: Deployment) -> Deployment:
         return json.loads(json.dumps(template))  # type: ignore[no-any-return]
 
     surfaces = {surface: copied(template) for surface, template in dev.surfaces.items()}
-    return replace(dev, api=copied(dev.api), jobs=copied(dev.jobs), surfaces=surfaces)
+    return replace(dev, api=copied(dev.api), jobs=copied(dev.jobs), permissions=copied(dev.permissions), surfaces=surfaces)
 
 
 @pytest.fixture(scope="session")
