@@ -26,9 +26,10 @@ from starlette.types import Message
 
 from infra.routes import BINARY_MEDIA_TYPES, ROUTES, Route, Surface
 from spass.aws.clients import Aws
-from spass.aws.connections import Answer, Endpoint
+from spass.aws.connections import Endpoint
 from spass.aws.dynamodb import DynamoDBTable
 from spass.aws.dynamodb_client import DynamoDBClient
+from spass.aws.http_connection import Answer
 from spass.core.messages import Json
 from spass.core.time import Deadline, now_s
 from spass.store.table import TableClient

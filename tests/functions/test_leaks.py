@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from functions.workers import compaction_step, jobs
-from spass.aws.connections import Answer, NoAnswer
+from spass.aws.http_connection import Answer, NoAnswer
 from spass.core.messages import FinishReason, TokenUsage, ToolCallDelta
 from spass.models.router import Router
 from spass.models.types import CallContext, ChatDelta, ChatRequest, Provider

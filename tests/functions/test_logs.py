@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from spass.aws.connections import Answer, NoAnswer
+from spass.aws.http_connection import Answer, NoAnswer
 from spass.models.errors import AttemptFailed
 from tests.functions.gateway import BUCKET, Gateway, MotoAws
 

@@ -61,7 +61,8 @@ _PROBE = """
 import importlib, json, os, sys
 import boto3, fastapi, mangum, spass.web.http_function
 from botocore.client import BaseClient
-from spass.aws.connections import Answer, Endpoint
+from spass.aws.connections import Endpoint
+from spass.aws.http_connection import Answer
 
 async def answer_nothing(*_, **__): return Answer(200, {}, b'{"Items": []}')
 

@@ -1,5 +1,6 @@
 """The table in DynamoDB. Only this module writes DynamoDB's expressions."""
 
+import asyncio
 from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -46,6 +47,9 @@ _REFUSALS: Final = frozenset(
 # Cancellation reasons after which a retry may succeed. "None" is the reason of a write that did not cause the cancellation.
 _TRANSIENT_REASONS: Final = frozenset({"None", "TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
 
+_ITEMS_AT_ONCE: Final = 200
+"""A page may have thousands of items. The event loop serves others after so many, which take about two milliseconds."""
+
 _ACTIONS: Final = {Put: "Put", Update: "Update", Delete: "Delete", Check: "ConditionCheck"}
 _OPERATIONS: Final = {Put: ("PutItem", "NONE"), Update: ("UpdateItem", "ALL_NEW"), Delete: ("DeleteItem", "ALL_OLD")}
 
@@ -85,8 +89,13 @@ class DynamoDBTable:
         if query.limit is not None:
             request["Limit"] = query.limit
         answer = await self._call("Query", request)
+        items: list[Item] = []
+        for stored in answer["Items"]:
+            items.append(item_of(stored))
+            if len(items) % _ITEMS_AT_ONCE == 0:
+                await asyncio.sleep(0)
         last = answer.get("LastEvaluatedKey")
-        return _reply(answer, Page([item_of(item) for item in answer["Items"]], last["sk"]["S"] if last else None))
+        return _reply(answer, Page(items, last["sk"]["S"] if last else None))
 
     async def write(self, *, write: Put | Update | Delete) -> Reply[Item | None]:
         operation, return_values = _OPERATIONS[type(write)]
@@ -222,6 +231,8 @@ def item_of(stored: Mapping[str, Mapping[str, object]]) -> Item:
 def attribute_of(value: Value) -> Attribute:
     """Return ``value`` with its type."""
     match value:
+        case str():
+            return {"S": value}
         case None:
             return {"NULL": True}
         case bool():
@@ -230,8 +241,6 @@ def attribute_of(value: Value) -> Attribute:
             return {"N": str(value)}
         case Decimal():
             return {"N": f"{value:f}"}
-        case str():
-            return {"S": value}
         case bytes():
             return {"B": b64encode(value).decode()}
         case frozenset():
@@ -245,18 +254,26 @@ def attribute_of(value: Value) -> Attribute:
 def _value(attribute: Mapping[str, object]) -> Value:
     ((kind, content),) = attribute.items()
     match kind:
-        case "NULL":
-            return None
+        case "S" | "BOOL":
+            return cast("str | bool", content)
         case "N":
-            number = Decimal(cast(str, content))
-            return int(number) if number == number.to_integral_value() else number
+            return _number(cast(str, content))
         case "M":
             return {name: _value(inner) for name, inner in cast("Mapping[str, Mapping[str, object]]", content).items()}
-        case "SS":
-            return frozenset(cast("Sequence[str]", content))
         case "L":
             return [_value(inner) for inner in cast("Sequence[Mapping[str, object]]", content)]
+        case "SS":
+            return frozenset(cast("Sequence[str]", content))
         case "B":
             return b64decode(cast(str, content))
+        case "NULL":
+            return None
         case _:
-            return cast("str | bool", content)
+            raise TypeError(f"not a type of an attribute: {kind}")
+
+
+def _number(text: str) -> int | Decimal:
+    if text.isdecimal():
+        return int(text)
+    number = Decimal(text)
+    return int(number) if number == number.to_integral_value() else number

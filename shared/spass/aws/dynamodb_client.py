@@ -11,10 +11,12 @@ from collections.abc import Collection, Mapping
 from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import orjson
 
-from spass.aws.connections import Answer, Endpoint, NoAnswer
+from spass.aws.connections import Endpoint
+from spass.aws.http_connection import Answer, NoAnswer
 from spass.aws.signing import Signer, SigningFailed
 from spass.aws.upload_origin import domain_of
 from spass.core.errors import InternalError, StorageUnavailable, storage_timeout
@@ -29,6 +31,7 @@ _TRANSIENT_DELAY: Final = 0.025
 _RETRY_QUOTA: Final = 500
 """What retries may cost before calls have to succeed: an outage must not be answered with three times the calls."""
 _RETRY_COST: Final = 5
+_TIMEOUT_COST: Final = 10
 _THROTTLED: Final = frozenset(
     {
         "ProvisionedThroughputExceededException",
@@ -60,13 +63,23 @@ class RequestRefused(Exception):
 class AttemptLost(Exception):
     """An attempt failed, and another one may succeed. ``error`` is what the caller gets after the last one.
 
-    ``delay`` is the longest wait in seconds before the second attempt.
+    ``delay`` is the longest wait in seconds before the second attempt. ``cost`` is what another attempt takes of the quota.
+    ``on_new_connection`` is True if it must not use one of the idle connections, which may be as dead as this one.
     """
 
-    def __init__(self, error: StorageUnavailable, delay: float) -> None:
-        super().__init__(str(error))
-        self.error = error
+    def __init__(
+        self,
+        delay: float,
+        error: StorageUnavailable | None = None,
+        *,
+        cost: int = _RETRY_COST,
+        on_new_connection: bool = False,
+    ) -> None:
+        self.error = error or storage_timeout()
+        super().__init__(str(self.error))
         self.delay = delay
+        self.cost = cost
+        self.on_new_connection = on_new_connection
 
 
 class DynamoDBClient:
@@ -92,17 +105,19 @@ class DynamoDBClient:
                 unknown.
             InternalError: DynamoDB rejects the call (permissions, a malformed expression): a bug, or a wrong deployment.
         """
-        body = json.dumps(request, separators=(",", ":")).encode()
+        body = _encode(request)
+        refund, on_new_connection = 1, False
         for attempt in range(_ATTEMPTS):
             try:
-                answer = await self._attempt(operation, body, expected, is_retry=attempt > 0)
+                answer = await self._attempt(operation, body, expected, on_new_connection=on_new_connection)
             except AttemptLost as failure:
-                if attempt == _ATTEMPTS - 1 or self._quota < _RETRY_COST:
+                if attempt == _ATTEMPTS - 1 or self._quota < failure.cost:
                     raise failure.error from failure.__cause__
-                self._quota -= _RETRY_COST
+                self._quota -= failure.cost
+                refund, on_new_connection = failure.cost, failure.on_new_connection
                 await back_off(min(failure.delay * 2**attempt, _MAX_DELAY))
             else:
-                self._quota = min(_RETRY_QUOTA, self._quota + (_RETRY_COST if attempt else 1))
+                self._quota = min(_RETRY_QUOTA, self._quota + refund)
                 return answer
         raise AssertionError("the last attempt returns or raises")
 
@@ -116,35 +131,38 @@ class DynamoDBClient:
         if "_endpoint" in self.__dict__:
             self._endpoint.close()
 
-    async def _attempt(self, operation: str, body: bytes, expected: Collection[str], *, is_retry: bool) -> dict[str, Any]:
+    async def _attempt(
+        self, operation: str, body: bytes, expected: Collection[str], *, on_new_connection: bool
+    ) -> dict[str, Any]:
         skew = self._signer.clock_skew
         try:
-            answer = await self._send(operation, body, is_retry=is_retry)
+            answer = await self._send(operation, body, on_new_connection=on_new_connection)
         except NoAnswer as error:
             unreachable = StorageUnavailable("The storage could not be reached; try again.", retry_after=1)
-            raise AttemptLost(unreachable, _TRANSIENT_DELAY) from error
+            cost = _TIMEOUT_COST if error.is_timeout else _RETRY_COST
+            raise AttemptLost(_TRANSIENT_DELAY, unreachable, cost=cost, on_new_connection=True) from error
         except SigningFailed as error:
             raise StorageUnavailable("The storage could not be reached; try again.", retry_after=1) from error
         if _is_damaged(answer):
-            raise AttemptLost(storage_timeout(), _TRANSIENT_DELAY)
+            raise AttemptLost(_TRANSIENT_DELAY)
         content = _content(answer)
         if answer.status == 200:
             if content is None:
-                raise AttemptLost(storage_timeout(), _TRANSIENT_DELAY)
+                raise AttemptLost(_TRANSIENT_DELAY)
             return content
         content = content or {}
         code = str(content.get("__type", "")).split(":", 1)[0].rpartition("#")[2]  # without the name of the service before it
         if code in expected:
             raise RequestRefused(code, content)
         if code in _CLOCK_ERRORS and self._correct_clock(answer, skew):
-            raise AttemptLost(storage_timeout(), 0.0)
+            raise AttemptLost(0.0)
         if code in _THROTTLED:
-            raise AttemptLost(storage_timeout(), _THROTTLED_DELAY)
+            raise AttemptLost(_THROTTLED_DELAY)
         if code in _TRANSIENT or answer.status >= 500:
-            raise AttemptLost(storage_timeout(), _TRANSIENT_DELAY)
+            raise AttemptLost(_TRANSIENT_DELAY)
         raise InternalError(f"The storage refused a request of ours ({code or answer.status}).")
 
-    async def _send(self, operation: str, body: bytes, *, is_retry: bool) -> Answer:
+    async def _send(self, operation: str, body: bytes, *, on_new_connection: bool) -> Answer:
         """Sign and send one request. A connection that died while it was idle costs no attempt.
 
         Raises:
@@ -155,10 +173,10 @@ class DynamoDBClient:
         signed = {"content-type": _CONTENT_TYPE, "x-amz-target": f"DynamoDB_20120810.{operation}"}
         signature = await self._signer.sign("POST", endpoint.url, body, signed)
         fields = {"host": endpoint.host_header, "content-length": str(len(body)), "user-agent": "spass", **signed, **signature}
-        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        head = "".join([f"{name}: {value}\r\n" for name, value in fields.items()])
         request = f"POST {endpoint.path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body
         try:
-            return await endpoint.send(request, on_new_connection=is_retry)
+            return await endpoint.send(request, on_new_connection=on_new_connection)
         except NoAnswer as error:
             if not error.is_stale:
                 raise
@@ -188,11 +206,27 @@ class DynamoDBClient:
 
 
 def _endpoint_url(region: str) -> str:
-    configured = os.environ.get("AWS_ENDPOINT_URL_DYNAMODB") or os.environ.get("AWS_ENDPOINT_URL")
+    """Return the URL of the environment, or that of the region.
+
+    Raises:
+        InternalError: the URL of the environment is not one.
+    """
+    name = "AWS_ENDPOINT_URL_DYNAMODB" if os.environ.get("AWS_ENDPOINT_URL_DYNAMODB") else "AWS_ENDPOINT_URL"
+    configured = os.environ.get(name)
     if configured and os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() != "true":
+        if not _is_http_url(configured):
+            raise InternalError(f"{name} must be a URL that begins with http:// or https://.")
         return configured
     service = "dynamodb-fips" if os.environ.get("AWS_USE_FIPS_ENDPOINT", "").lower() == "true" else "dynamodb"
     return f"https://{service}.{region}.{domain_of(region)}"
+
+
+def _is_http_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is not a number, or half of an IPv6 address
+        return False
 
 
 def _is_damaged(answer: Answer) -> bool:
@@ -200,8 +234,16 @@ def _is_damaged(answer: Answer) -> bool:
     return checksum is not None and checksum != b"%d" % zlib.crc32(answer.body)
 
 
+def _encode(request: Mapping[str, object]) -> bytes:
+    """Return ``request`` as JSON. It has no floats, of which ``orjson`` would write NaN as null."""
+    try:
+        return orjson.dumps(request)
+    except TypeError:  # half of a surrogate pair, or an integer of more than 64 bits
+        return json.dumps(request, separators=(",", ":")).encode()
+
+
 def _content(answer: Answer) -> dict[str, Any] | None:
-    """Return the JSON object of an answer, or None if it is none."""
+    """Return the JSON object of an answer, or None if it is none. Numbers of items are texts, so none of them loses digits."""
     try:
         content = _parse(answer.body)
     except (ValueError, RecursionError):
@@ -212,5 +254,5 @@ def _content(answer: Answer) -> dict[str, Any] | None:
 def _parse(body: bytes) -> object:
     try:
         return orjson.loads(body)
-    except orjson.JSONDecodeError:  # half of a surrogate pair, which an emulator may send
+    except orjson.JSONDecodeError:  # half of a surrogate pair or NaN, which an emulator may send
         return json.loads(body)

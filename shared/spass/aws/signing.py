@@ -145,20 +145,20 @@ class Signer:
         """
         key = await self._source.access_key()
         body_hash = await anyio.to_thread.run_sync(_hash, body) if len(body) > _LONG_BODY else _hash(body)
-        now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time.time() + self.clock_skew))
-        parts = urlsplit(url)
-        host = parts.netloc.rpartition("@")[2].removesuffix({"https": ":443", "http": ":80"}[parts.scheme])
+        now = _format_time(int(time.time() + self.clock_skew))
+        host, path = _host_and_path(url)
         signed = {"host": host, "x-amz-date": now, **headers}
         if key.token:
             signed["x-amz-security-token"] = key.token
-        names = ";".join(sorted(signed))
-        lines = "".join(f"{name}:{' '.join(signed[name].split())}\n" for name in sorted(signed))
-        # Every service except S3 requires the path to be encoded a second time.
-        request = f"{method}\n{quote(parts.path or '/', safe='/-_.~')}\n\n{lines}\n{names}\n{body_hash}"
-        scope = f"{now[:8]}/{self.region}/{self._service}/aws4_request"
+        names = sorted(signed)
+        lines = "".join([f"{name}:{' '.join(signed[name].split())}\n" for name in names])
+        signed_names = ";".join(names)
+        request = f"{method}\n{path}\n\n{lines}\n{signed_names}\n{body_hash}"
+        day, region = now[:8], self.region
+        scope = f"{day}/{region}/{self._service}/aws4_request"
         text = f"AWS4-HMAC-SHA256\n{now}\n{scope}\n{_hash(request.encode())}"
-        signature = hmac.new(_signing_key(key.secret, now[:8], self.region, self._service), text.encode(), sha256).hexdigest()
-        authorization = f"AWS4-HMAC-SHA256 Credential={key.id}/{scope}, SignedHeaders={names}, Signature={signature}"
+        signature = hmac.digest(_signing_key(key.secret, day, region, self._service), text.encode(), "sha256").hex()
+        authorization = f"AWS4-HMAC-SHA256 Credential={key.id}/{scope}, SignedHeaders={signed_names}, Signature={signature}"
         token = {"x-amz-security-token": key.token} if key.token else {}
         return {"x-amz-date": now, **token, "authorization": authorization}
 
@@ -172,6 +172,20 @@ def _checked(value: str) -> str:
     if not (value.isascii() and (value.isprintable() or not value)):
         raise SigningFailed("the credentials or the region have a character that no header may have")
     return value
+
+
+@lru_cache(maxsize=1)
+def _format_time(seconds: int) -> str:
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(seconds))
+
+
+@lru_cache(maxsize=16)
+def _host_and_path(url: str) -> tuple[str, str]:
+    """Return the host of ``url`` as its header names it, and the path encoded a second time, as every service except S3 needs
+    it."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2].removesuffix({"https": ":443", "http": ":80"}[parts.scheme])
+    return host, quote(parts.path or "/", safe="/-_.~")
 
 
 def _hash(data: bytes) -> str:

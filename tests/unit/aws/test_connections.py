@@ -9,7 +9,8 @@ from typing import Final, TypeAlias
 
 import pytest
 
-from spass.aws.connections import Endpoint, NoAnswer
+from spass.aws.connections import Endpoint
+from spass.aws.http_connection import NoAnswer
 
 pytestmark = pytest.mark.anyio
 

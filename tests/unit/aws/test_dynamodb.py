@@ -1,8 +1,16 @@
-"""Test the parameters of the requests to DynamoDB."""
+"""Test the parameters of the requests to DynamoDB, and the items of its answers."""
 
-from spass.aws.dynamodb import parameters_of
+import asyncio
+from collections.abc import Collection, Mapping
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from spass.aws.dynamodb import DynamoDBTable, attribute_of, item_of, parameters_of
 from spass.store.keys import Key
-from spass.store.writes import ITEM_ABSENT, Absent, AtMost, Check, Equals, Put, Update
+from spass.store.table import Query
+from spass.store.writes import ITEM_ABSENT, Absent, AtMost, Check, Equals, Put, Update, Value
 
 KEY = Key("T#demo#A", "B")
 STORED_KEY = {"pk": {"S": KEY.pk}, "sk": {"S": KEY.sk}}
@@ -36,3 +44,55 @@ def test_adding_to_an_entry_of_a_map_becomes_a_sum() -> None:
 def test_a_write_without_a_condition_has_no_condition_parameters() -> None:
     assert parameters_of(Put(KEY, {"n": 1})) == {"Item": {"n": {"N": "1"}} | STORED_KEY}
     assert parameters_of(Put(KEY, {}, ITEM_ABSENT))["ConditionExpression"] == "attribute_not_exists(#n0)"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "\ud83d",
+        0,
+        -7,
+        10**37,
+        Decimal("0.0001234"),
+        Decimal("-1.5"),
+        True,
+        False,
+        None,
+        b"\x00\xff",
+        frozenset({"a", "\u00df"}),
+        [],
+        ["a", 1, [None, {"b": b""}]],
+        {},
+        {"a": {"b": [True, Decimal("2.5")]}},
+    ],
+)
+def test_a_stored_value_is_read_as_it_was_written(value: Value) -> None:
+    read = item_of({"value": attribute_of(value)})["value"]
+    assert read == value
+    assert type(read) is type(value)
+
+
+@pytest.mark.parametrize(("text", "number"), [("007", 7), ("-0", 0), ("1E+3", 1000), ("2.0", 2), ("1.5E-2", Decimal("0.015"))])
+def test_a_whole_number_is_an_int_in_every_notation(text: str, number: int | Decimal) -> None:
+    read = item_of({"n": {"N": text}})["n"]
+    assert read == number
+    assert type(read) is type(number)
+
+
+class LongPage:
+    """A DynamoDB whose queries give 1,000 items at once."""
+
+    async def call(self, operation: str, request: Mapping[str, object], expected: Collection[str] = ()) -> dict[str, Any]:
+        return {"Items": [{"pk": {"S": KEY.pk}, "sk": {"S": str(number)}} for number in range(1000)]}
+
+
+@pytest.mark.anyio
+async def test_other_work_continues_while_a_long_page_is_read() -> None:
+    query = asyncio.create_task(DynamoDBTable(LongPage(), "t").query(query=Query(KEY.pk)))
+    pauses = 0
+    while not query.done():
+        await asyncio.sleep(0)
+        pauses += 1
+    assert [item["sk"] for item in query.result().value.items] == [str(number) for number in range(1000)]
+    assert pauses > 4

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import calendar
 import ssl
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -66,10 +67,10 @@ async def connected(
         await asyncio.sleep(0)
 
 
-def client_of(url: str) -> DynamoDBClient:
+def client_of(url: str, *, silence_seconds: float = SILENCE_SECONDS) -> DynamoDBClient:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", url)
-        client = DynamoDBClient(silence_seconds=SILENCE_SECONDS)
+        client = DynamoDBClient(silence_seconds=silence_seconds)
         client.prepare()
     return client
 
@@ -178,6 +179,32 @@ async def test_a_call_ends_as_with_boto3(operation: str, trouble: str) -> None:
     assert [request.body for request in ours.requests] == [request.body for request in theirs.requests]
     for name in ("x-amz-target", "content-type"):
         assert [request.headers[name] for request in ours.requests] == [request.headers[name] for request in theirs.requests]
+
+
+LARGE: Final = 2**64 + 1
+JSON_INPUTS: Final[Mapping[str, tuple[Mapping[str, Any], bytes]]] = {
+    "an integer of more than 64 bits": ({"Limit": LARGE}, b'{"Count": 1}'),
+    "half of a surrogate pair": ({"ExclusiveStartKey": {"pk": {"S": "\udead"}}}, b'{"Items": [{"text": {"S": "\\udead x"}}]}'),
+    "a surrogate pair": ({"ExclusiveStartKey": {"pk": {"S": "\U0001f600"}}}, b'{"Items": [{"text": {"S": "\\ud83d\\ude00"}}]}'),
+    "NaN": ({}, b'{"Items": [{"n": {"N": "1"}}], "ConsumedCapacity": {"CapacityUnits": NaN}}'),
+    "an infinite number": ({}, b'{"Items": [], "ConsumedCapacity": {"CapacityUnits": -Infinity}}'),
+    "a number of 38 digits": ({}, b'{"Items": [{"n": {"N": "12345678901234567890123456789012345678"}}]}'),
+    "a key twice": ({}, b'{"Count": 1, "Count": 2}'),
+    "control characters": ({"ExclusiveStartKey": {"pk": {"S": "\u0000\u001f\u007f\u2028\ufeff"}}}, b'{"Items": []}'),
+    "a byte order mark": ({}, b'\xef\xbb\xbf{"Count": 3}'),
+}
+"""By what is special in it: the fields of a request, and an answer."""
+
+
+@pytest.mark.parametrize("special", JSON_INPUTS)
+async def test_special_texts_and_numbers_are_read_and_written_as_by_boto3(special: str) -> None:
+    fields, body = JSON_INPUTS[special]
+    request = {"TableName": "t", "KeyConditionExpression": "pk = :pk", **fields}
+    async with dynamodb_server([Response(body)]) as theirs:
+        expected = await asyncio.to_thread(boto3_outcome, theirs.url, "query", request)
+    async with connected([Response(body)]) as (ours, client):
+        assert repr(known_to_boto3(await outcome(client, "Query", request), expected)) == repr(expected)  # NaN equals nothing
+    assert [request.body for request in ours.requests] == [request.body for request in theirs.requests]
 
 
 async def get(client: DynamoDBClient) -> dict[str, Any]:
@@ -321,6 +348,42 @@ async def test_calls_are_not_repeated_while_nearly_all_fail() -> None:
         await get(client)
 
 
+async def test_a_retry_after_a_timeout_costs_twice_as_much() -> None:
+    async with dynamodb_server() as server:
+        server.default = SILENCE
+        client = client_of(server.url, silence_seconds=0.02)
+        for _ in range(60):
+            with pytest.raises(StorageUnavailable):
+                await get(client)
+        assert len(server.requests) == 60 + 500 // 10
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("failure", "connections"),
+    [
+        (refusal("ThrottlingException"), 1),
+        (refusal("InternalServerError", 500), 1),
+        (Response({"Item": {}}, checksum=1), 1),
+        (Response(b"", 503, closes=True), 2),
+        (CLOSE, 2),
+        (HALF, 2),
+    ],
+)
+async def test_only_a_retry_after_a_dead_connection_opens_a_new_one(failure: Action, connections: int) -> None:
+    async with connected([failure, Response({"Item": ITEM})]) as (server, client):
+        assert await get(client) == {"Item": ITEM}
+    assert server.connections == connections
+
+
+async def test_a_retry_after_a_dead_connection_uses_no_idle_one() -> None:
+    async with connected([Response(), Response(), HALF, Response({"Item": ITEM})]) as (server, client):
+        server.delay = 0.05
+        await asyncio.gather(get(client), get(client))
+        assert await get(client) == {"Item": ITEM}
+    assert server.requests[-1].connection == server.connections == 3
+
+
 async def test_a_session_token_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "token/of+a=session")
     async with connected() as (server, client):
@@ -382,6 +445,52 @@ async def test_the_certificate_must_be_trusted_and_name_the_host(tmp_path: Path,
         with pytest.raises(StorageUnavailable):
             await get(client_of(server.url.replace("127.0.0.1", "localhost")))
     assert [request.connection for request in server.requests] == [server.requests[0].connection] * 2
+
+
+def _subject_hash(certificate: Path) -> str:
+    """Return the name under which OpenSSL looks for a certificate in a folder."""
+    command = ["openssl", "x509", "-noout", "-hash", "-in", str(certificate)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    return shown.stdout.strip()
+
+
+async def test_the_trusted_certificates_may_be_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate = self_signed(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    folder = tmp_path / "trusted"
+    folder.mkdir()
+    (folder / f"{_subject_hash(certificate)}.0").write_bytes(certificate.read_bytes())
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(folder))
+    async with dynamodb_server([Response({"Item": ITEM})], context=context) as server:
+        client = client_of(server.url)
+        assert await get(client) == {"Item": ITEM}
+        client.close()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no certificate"])
+def test_certificates_that_cannot_be_read_are_named(
+    content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = tmp_path / "bundle.pem"
+    if content is not None:
+        bundle.write_bytes(content)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(bundle))
+    with pytest.raises(InternalError, match="AWS_CA_BUNDLE"):
+        client_of("https://127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8000", "127.0.0.1", "//host", "ftp://host", "http://", "http://host:port", "http://[::1"]
+)
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB"])
+def test_an_endpoint_that_is_not_a_url_is_named(name: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for other in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, url)
+    with pytest.raises(InternalError, match=f"^{name} must be a URL"):
+        DynamoDBClient().prepare()
 
 
 @pytest.mark.parametrize(

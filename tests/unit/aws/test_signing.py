@@ -1,8 +1,13 @@
 """Compare signatures with those of boto3's own client."""
 
 import asyncio
+import json
+import threading
 import time
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
 from urllib.parse import quote
 
 import boto3
@@ -172,3 +177,56 @@ async def test_concurrent_first_requests_look_for_credentials_once(monkeypatch: 
     signer = Signer("bedrock", "eu-central-1")
     await asyncio.gather(*(signer.sign("POST", "https://x.example/y", b"", {}) for _ in range(10)))
     assert len(searches) == 1
+
+
+class ContainerEndpoint(BaseHTTPRequestHandler):
+    """The endpoint that gives a container, or a function restored from a snapshot, its credentials. They expire ``seconds`` after
+    each request. ``tokens`` are the tokens of the requests."""
+
+    seconds = 0
+    tokens: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.tokens.append(str(self.headers["Authorization"]))
+        expires = datetime.fromtimestamp(time.time() + self.seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        body = json.dumps(
+            {
+                "AccessKeyId": f"AKID{len(self.tokens)}",
+                "SecretAccessKey": "secret",
+                "Token": f"session{len(self.tokens)}",
+                "Expiration": expires,
+            }
+        ).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("seconds", "keys", "tokens"),
+    [(3600, ["AKID1", "AKID1"], ["token1"]), (5 * 60, ["AKID2", "AKID3"], ["token1", "token1", "token2"])],
+)
+async def test_credentials_of_a_container_are_read_and_renewed(
+    seconds: int, keys: list[str], tokens: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lambda gives a function that it restores from a snapshot such an endpoint, instead of keys in the environment."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(ContainerEndpoint, "seconds", seconds)
+    monkeypatch.setattr(ContainerEndpoint, "tokens", [])
+    token = tmp_path / "token"
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(token))
+    with ThreadingHTTPServer(("127.0.0.1", 0), ContainerEndpoint) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"http://127.0.0.1:{server.server_address[1]}/credentials")
+        signer = Signer("dynamodb", "eu-central-1")
+        for number, key in enumerate(keys, 1):
+            token.write_text(f"token{number}")
+            signature = await signer.sign("POST", "https://x.example/y", b"", {})
+            assert f"Credential={key}/" in signature["authorization"]
+            assert signature["x-amz-security-token"] == key.replace("AKID", "session")
+        server.shutdown()
+    assert ContainerEndpoint.tokens == tokens
