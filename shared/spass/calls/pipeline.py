@@ -72,7 +72,8 @@ class Calls:
             redacted = ReplyRedactor(self.redactor)
             text_calls = text_call_reader(model, sanitized.request, sanitized.mark)
             # What came with the finish reason leaves with what is held until the end, so that a whole answer stays in one piece.
-            last, received = ChatDelta(), 0
+            last: ChatDelta | None = None
+            received = 0
 
             def redact(delta: ChatDelta) -> ChatDelta:
                 return redacted.feed(sanitized.feed(delta))
@@ -85,21 +86,24 @@ class Calls:
                     ) as deltas,
                 ):
                     async for raw in deltas:
-                        received += _count_characters(raw)
+                        received += (characters := _count_characters(raw))
                         if received > MAX_CHARACTERS:  # in a session, a longer message would have all further turns refused
                             raise UpstreamError(f"The answer of the model has more than {MAX_CHARACTERS:,} characters.")
-                        delta = raw if text_calls is None else text_calls.feed(raw)
+                        delta = raw
+                        if text_calls is not None:
+                            delta = text_calls.feed(raw)
+                            characters = _count_characters(delta)
                         call.builder.add(delta)
-                        piece = _text_of(await run_in_worker_thread(_count_characters(delta), redact, delta))
+                        piece = _text_of(await run_in_worker_thread(characters, redact, delta))
                         if delta.finish_reason is not None:
                             last = _join(last, piece)
-                        elif piece:
-                            text, last = _join(last, piece), ChatDelta()
+                        elif piece is not None:
+                            text, last = _join(last, piece), None
                             yield text
                     if text_calls is not None:
                         call.builder.add(held := text_calls.flush())
                         last = _join(last, redact(held))
-                    text, last = _join(last, redacted.flush()), ChatDelta()
+                    text, last = _join(last, redacted.flush()), None
                     if _text_of(text):
                         yield text
             except SpassError:
@@ -179,19 +183,22 @@ _KIND_NAMES: Final = {"chat": "a chat model", "embedding": "an embedding model"}
 
 
 def _count_characters(delta: ChatDelta) -> int:
-    return len(delta.content) + len(delta.refusal) + sum(len(call.arguments) for call in delta.tool_calls)
+    arguments = sum(len(call.arguments) for call in delta.tool_calls) if delta.tool_calls else 0
+    return len(delta.content) + len(delta.refusal) + arguments
 
 
-def _join(first: ChatDelta, second: ChatDelta | None) -> ChatDelta:
+def _join(first: ChatDelta | None, second: ChatDelta | None) -> ChatDelta:
     """Return one delta with the text and the tool calls of both."""
-    if second is None:
-        return first
+    if first is None or second is None:
+        return first or second or ChatDelta()
     calls = first.tool_calls + second.tool_calls
     return ChatDelta(first.content + second.content, calls, refusal=first.refusal + second.refusal)
 
 
 def _text_of(delta: ChatDelta) -> ChatDelta | None:
     """Return the text and tool calls of ``delta`` without its totals, or None if it has neither."""
-    if delta.content or delta.tool_calls or delta.refusal:
-        return ChatDelta(delta.content, delta.tool_calls, refusal=delta.refusal)
-    return None
+    if not (delta.content or delta.tool_calls or delta.refusal):
+        return None
+    if delta.finish_reason is None and delta.usage is None and delta.cost_usd is None:
+        return delta
+    return ChatDelta(delta.content, delta.tool_calls, refusal=delta.refusal)

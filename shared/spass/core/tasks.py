@@ -71,7 +71,7 @@ class EventList(Generic[E]):
         self.events: list[E] = []
         self._ended = False
         self._error: BaseException | None = None
-        self._waiting: list[tuple[int, asyncio.Future[bool]]] = []  # with the index of the event for which it waits
+        self._waiting: list[tuple[Callable[[], bool], asyncio.Future[bool]]] = []  # with the condition for which it waits
 
     def append(self, event: E) -> None:
         if self._ended:
@@ -91,20 +91,26 @@ class EventList(Generic[E]):
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for index, reader in waiting:
-            if index >= len(self.events) and not self._ended:
-                self._waiting.append((index, reader))
-            elif not reader.done():
-                reader.set_result(True)
+        for is_due, reader in waiting:
+            if not reader.done():
+                if self._ended or is_due():
+                    reader.set_result(True)
+                else:
+                    self._waiting.append((is_due, reader))
 
     async def wait_for_event(self, index: int, seconds: float | None = None) -> bool:
         """Wait until event ``index`` exists or the list has ended. Return False if neither happened within ``seconds``."""
-        if index < len(self.events) or self._ended:
+        return await self.wait_until(lambda: index < len(self.events), seconds)
+
+    async def wait_until(self, is_due: Callable[[], bool], seconds: float | None = None) -> bool:
+        """Wait until ``is_due``, which is called after each event, or the list has ended. Return False if neither happened within
+        ``seconds``."""
+        if self._ended or is_due():
             return True
         # A reader of a stream waits here for each event. ``asyncio.timeout`` would double the time that this takes.
         loop = asyncio.get_running_loop()
         reader: asyncio.Future[bool] = loop.create_future()
-        self._waiting.append((index, reader))
+        self._waiting.append((is_due, reader))
         timer = loop.call_later(seconds, _expire, reader) if seconds is not None else None
         try:
             return await reader

@@ -100,18 +100,16 @@ class JournalWriter:
         """Wait until waiting frames should be flushed. Return False if the list has ended and none is waiting."""
         await self._frames.wait_for_event(self._written)
         events, index, characters = self._frames.events, self._written, 0
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH_SECONDS):
-                while characters < FLUSH_CHARACTERS:
-                    await self._frames.wait_for_event(index)
-                    if index == len(events):
-                        return index > self._written
-                    frame = events[index]
-                    if not frame.is_token:
-                        return True
-                    characters += len(frame.text)
-                    index += 1
-        return True
+
+        def is_due() -> bool:
+            nonlocal index, characters
+            while index < len(events) and events[index].is_token:
+                characters += len(events[index].text)
+                index += 1
+            return index < len(events) or characters >= FLUSH_CHARACTERS
+
+        await self._frames.wait_until(is_due, FLUSH_SECONDS)
+        return len(events) > self._written
 
     async def _flush(self) -> None:
         """Write the frames that wait now.

@@ -110,7 +110,13 @@ def early_length(run: str) -> int:
 def ends_with_label(before: str) -> bool:
     """Return True if ``before`` ends with a label of ``_LABELS``, after which a credential may follow."""
     lower = before.lower()
-    return any(any(word in lower for word in words) and name.search(before) for words, name, _ in _LABELS)
+    for words, name, _ in _LABELS:
+        for word in words:
+            if word in lower:
+                if name.search(before):
+                    return True
+                break
+    return False
 
 
 def _labelled_credentials(run: str, before: str) -> Iterator[SecretSpan]:
