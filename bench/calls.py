@@ -1,11 +1,12 @@
 """AWS calls and capacity units of every route, counted on an emulated AWS.
 
-    python -m bench.calls
+    python -m bench.calls [--write]
 
 Each route is called twice, and the second, warm call counts. ``rounds`` is how many table calls stand one behind the other before
 the model is asked (or before the answer, where none is): what a client waits for. Capacity is as the emulator reports it
 (consistent reads of up to 4 KB and writes of up to 1 KB are one unit, transactions cost double). The last rows are of a tenant
-that has limits of its own. Below are the processor times of a turn with and without subscribers of its events (``bench.bus``).
+that has limits of its own. ``--write`` keeps the counts for ``make costs``. Below are the processor times of a turn with and
+without subscribers of its events (``bench.bus``).
 """
 
 import argparse
@@ -18,7 +19,7 @@ import tempfile
 import time
 import zipfile
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict, TypeVar
@@ -26,12 +27,13 @@ from typing import TypedDict, TypeVar
 import httpx
 
 from bench import bus
-from bench.processes import ADMIN_TOKEN, ROOT, TOKEN, USER, emulated_aws, server, silence_logs, write_config
+from bench.processes import ADMIN_TOKEN, ROOT, TOKEN, USER, emulated_aws, server, write_config
+from infra.costs.requests import SWEEP, Counted, route_label, write_counts
 from infra.routes import ROUTES, Route
 from spass.approvals.record import Approval, StoredCall
 from spass.approvals.store import put_approval
 from spass.core.ids import AgentName, Operator, OperatorId, SessionId, TenantId, UserId, new_id
-from spass.core.time import now
+from spass.core.time import Deadline, now
 from spass.memory.state import state_creation
 from spass.store import keys
 from spass.store.invocation import PendingCall, ServiceCall
@@ -40,6 +42,7 @@ from spass.testing.faults import FaultPlan, inject
 
 T = TypeVar("T")
 READS = frozenset({"GetItem", "Query"})
+AS_IN_PROD = {"SPASS_TELEMETRY": "1", "SPASS_METRICS_NAMESPACE": "Spass/prod"}
 TABLE = sys.stdout  # the gateway in this process logs to standard output too, and is led away from it
 
 
@@ -48,12 +51,14 @@ class Recorder(FaultPlan):
     """Records calls with their times."""
 
     spans: list[tuple[float, float]] = field(default_factory=list)
+    units: dict[str, float] = field(default_factory=lambda: {"reads": 0.0, "writes": 0.0})
 
     async def around(self, call: ServiceCall, run: PendingCall[T]) -> T:
         began = time.perf_counter()
         # Named, not super(): the decorator of a slotted dataclass creates a second class, and super() would look in the first.
         result = await FaultPlan.around(self, call, run)
         self.spans.append((began, time.perf_counter()))
+        self.units["reads" if call.operation in READS else "writes"] += getattr(result, "capacity_units", 0.0)
         return result
 
     def rounds(self, until: float) -> int:
@@ -63,6 +68,27 @@ class Recorder(FaultPlan):
             if began >= free and began < until:
                 rounds, free = rounds + 1, ended
         return rounds
+
+
+class CountingLog(io.TextIOBase):
+    """A standard output that keeps the lines of the log until someone counts them."""
+
+    def __init__(self) -> None:
+        self._written: list[str] = []
+
+    def write(self, text: str) -> int:
+        self._written.append(text)
+        return len(text)
+
+    def take(self) -> list[str]:
+        """Return the lines since the last call."""
+        lines = "".join(self._written).splitlines()
+        self._written.clear()
+        return lines
+
+
+LOG = CountingLog()
+COUNTS: dict[str, Counted] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +185,36 @@ async def measure() -> None:
         (await client.put("/v1/tenant/config", json=LIMITS, headers=AS_ADMIN)).raise_for_status()
         for route in (route for route in ROUTES if route.module in LIMITED):
             await show(client, route, world, "limits")
+        await count_sweep()
+
+
+async def count_sweep() -> None:
+    """Count a run of the hourly sweep that finds nothing to do."""
+    from bench.gateway import app
+    from functions.workers.sweep import work
+
+    await work(app.state.services, {}, Deadline.after(600))
+    LOG.take()
+    with inject(Recorder()) as plan:
+        assert isinstance(plan, Recorder)
+        await work(app.state.services, {}, Deadline.after(600))
+    COUNTS[SWEEP] = counted(plan, LOG.take(), 0)
+
+
+def counted(plan: Recorder, log: list[str], answer_bytes: int) -> Counted:
+    operations = Counter(call.operation for call in plan.calls)
+    calls = [line for line in map(json.loads, log) if line.get("event") == "call"]
+    return Counted(
+        reads=plan.units["reads"],
+        writes=plan.units["writes"],
+        puts=operations["PutObject"],
+        gets=operations["GetObject"],
+        sends=sum(call.service == "sqs" for call in plan.calls),
+        models=sum(line["kind"] == "chat" for line in calls),
+        records=len(calls),
+        log_bytes=round(sum(len(line) + 1 for line in log), -2),  # ids and times have different lengths
+        answer_bytes=answer_bytes,
+    )
 
 
 async def prepare(client: httpx.AsyncClient) -> Fixtures:
@@ -296,25 +352,28 @@ async def show(
     who = AS_ADMIN if route.module in BY_ADMINS else {}
     if route.module not in LAST and headers is None:
         await send(client, route, path, who, body)
+    LOG.take()
     with inject(Recorder()) as plan:
         assert isinstance(plan, Recorder)
-        await send(client, route, path, AT_ONCE | who | (headers or {}), body)
+        answer = await send(client, route, path, AT_ONCE | who | (headers or {}), body)
     table = [call.operation for call in plan.calls if call.service == "dynamodb"]
     bucket = [call.operation for call in plan.calls if call.service == "s3"]
     reads = sum(operation in READS for operation in table)
     rounds = rounds_before_model(plan, table)
     names = ", ".join(f"{name}{f' ×{count}' if count > 1 else ''}" for name, count in Counter(table + bucket).items())
-    label = f"{route.method} {route.path}" + (f" ({note})" if note else "")
+    label = route_label(route) + (f" ({note})" if note else "")
+    COUNTS[label] = counted(plan, LOG.take(), len(answer))
     counts = f"{len(table):5} {reads:5} {len(table) - reads:6} {sum(plan.capacity):6.1f} {len(bucket):6} {rounds:6}"
     print(f"{label:66} {counts}  {names}", file=TABLE)
 
 
-async def send(client: httpx.AsyncClient, route: Route, path: str, headers: dict[str, str], body: object) -> None:
+async def send(client: httpx.AsyncClient, route: Route, path: str, headers: dict[str, str], body: object) -> bytes:
     sent: Body = {"json": body} if body is not None else body_of(route)
     sent["headers"] = headers | sent.get("headers", {})
     answer = await client.request(route.method, path, **sent)
     if not answer.is_redirect:
         answer.raise_for_status()
+    return answer.content
 
 
 def rounds_before_model(plan: Recorder, table: list[str]) -> int:
@@ -326,13 +385,17 @@ def rounds_before_model(plan: Recorder, table: list[str]) -> int:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write infra/costs/calls.json")
+    options = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         upstream = stack.enter_context(server("bench.upstream:upstream", {}))
-        os.environ |= stack.enter_context(emulated_aws()) | write_config(folder, upstream)
-        stack.enter_context(silence_logs())
+        os.environ |= stack.enter_context(emulated_aws()) | write_config(folder, upstream) | AS_IN_PROD
+        stack.enter_context(redirect_stdout(LOG))
         asyncio.run(measure())
+        if options.write:
+            write_counts(COUNTS)
         asyncio.run(bus.measure())
 
 

@@ -16,9 +16,9 @@ import boto3
 import httpx
 
 from bench.meter import Meter, record_calls
-from bench.prices import ResourceUsage
 from bench.processes import ROOT, TOKEN, USER, silence_logs
 from bench.session_data import AGENT, KEPT, HistoryShape, SessionWriter
+from infra.costs.prices import ResourceUsage
 from infra.routes import ROUTES, Route
 from infra.workers import WORKERS, Worker
 from spass.core.ids import AgentName, SessionId

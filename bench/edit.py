@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bench.meter import record_calls
-from bench.prices import ResourceUsage
 from bench.processes import silence_logs, write_config
 from bench.workspace_files import make_files
 from infra import bundling
 from infra.bundling import LAMBDA, Target
+from infra.costs.prices import ResourceUsage
 from infra.routes import ROUTES
 from spass.core.ids import RequestId, TenantId, UserId, WorkspaceId, new_id
 from spass.core.messages import FinishReason, TokenUsage, ToolCall

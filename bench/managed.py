@@ -3,9 +3,9 @@
     python -m bench.managed [--model-seconds S] [--runs N]
 
 The functions of the routes and of the worker run in this process, with an emulated AWS that counts units. Dollars are of list
-prices (``bench.prices``), without the model's tokens, with a model that needs ``--model-seconds`` for its answer. Then a gateway
-is started as ``make run`` starts one, and its own poll of the emulated queue executes ``--runs`` queued runs: the time from the
-answer to ``POST …/run`` until the model is asked.
+prices (``infra.costs.prices``), without the model's tokens, with a model that needs ``--model-seconds`` for its answer. Then a
+gateway is started as ``make run`` starts one, and its own poll of the emulated queue executes ``--runs`` queued runs: the time
+from the answer to ``POST …/run`` until the model is asked.
 """
 
 import argparse

@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 
 from bench.meter import Meter, record_calls
-from bench.prices import ResourceUsage
 from bench.search import Vectors, normal_rows
+from infra.costs.prices import ResourceUsage
 from infra.routes import ROUTES
 from spass.core.ids import IndexId, new_id
 from spass.core.time import Deadline, now

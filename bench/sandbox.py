@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bench.prices import ResourceUsage
+from infra.costs.prices import ResourceUsage
 from spass.aws.functions import InvokeResponse, LambdaFunction
 from spass.core.code_calls import CallReply, CodeRequest
 from spass.core.effects import Cell, CellResult, Queries

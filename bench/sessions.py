@@ -9,7 +9,7 @@ table reads for one turn is computed from the items that it returned, as DynamoD
 time are measured in this process, where the emulator and the model are not in it.
 
 Then sessions are compacted by the route, the worker of the queue and the steps of infra/compaction.asl.json, called in this
-process in the state machine's order: AWS calls, capacity units, transitions, and dollars by bench/prices.py.
+process in the state machine's order: AWS calls, capacity units, transitions, and dollars by infra/costs/prices.py.
 """
 
 import argparse

@@ -6,8 +6,8 @@
 2. Events per second of processor time with one reader, from the provider's deltas to the bytes of the response. The journal is
    written to a table in memory. The model writes each token only when the one before was read, as a real one does.
 3. Memory that open streams have allocated (Python's count): with one token, and what each event adds.
-4. Table calls one behind the other before the model; units of a streamed second; dollars at list prices (``bench/prices.py``);
-   followers. The table is in memory, the time real.
+4. Table calls one behind the other before the model; units of a streamed second; dollars at list prices
+   (``infra/costs/prices.py``); followers. The table is in memory, the time real.
 """
 
 import argparse

@@ -9,8 +9,8 @@ from typing import Final, TextIO, TypeVar
 
 from bench.calls import Recorder
 from bench.meter import Meter, record_calls
-from bench.prices import READ_UNIT, WRITE_UNIT, ResourceUsage
 from bench.stream_chats import SESSIONS, Chats, Received, open_chats
+from infra.costs.prices import READ_UNIT, WRITE_UNIT, ResourceUsage
 from infra.routes import ROUTES
 from spass.store.invocation import PendingCall
 from spass.testing.faults import inject

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Final
 
 from bench.meter import Meter, record_calls
-from bench.prices import BUCKET_GB_MONTH, ResourceUsage
 from bench.processes import silence_logs, write_config
 from bench.workspace_files import MARKDOWN, Git, make_archives, make_files, path_of
+from infra.costs.prices import BUCKET_GB_MONTH, ResourceUsage
 from spass.calls.scope import Scope
 from spass.core.ids import RequestId, TenantId, UserId, WorkspaceId, new_id
 from spass.core.messages import Json, ToolCall

@@ -7,7 +7,7 @@ import pytest
 
 from bench.compactions import Invocation, Machine, total_usage
 from bench.meter import Meter, MeteredCall
-from bench.prices import ResourceUsage
+from infra.costs.prices import ResourceUsage
 from local.home import ROOT
 
 NOTHING = ResourceUsage(read_units=0, write_units=0, gb_seconds=0, invocations=0)

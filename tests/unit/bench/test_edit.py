@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.edit import EDITS, EditBench, ProcessFigures, describe_price
-from bench.prices import ResourceUsage
+from infra.costs.prices import ResourceUsage
 from tests.unit.tools.editor.scripted import PACKAGES
 
 pytestmark = pytest.mark.anyio
