@@ -53,3 +53,18 @@ async def test_a_wait_returns_at_the_event_at_the_end_or_after_its_time() -> Non
     events.end()
     assert await third
     assert events.has_ended
+
+
+async def test_a_condition_is_checked_after_each_event_until_the_list_ends() -> None:
+    events = EventList[int]()
+    large = asyncio.create_task(events.wait_until(lambda: sum(events.events) > 5))
+    never = asyncio.create_task(events.wait_until(lambda: False))
+    for number in (2, 3):
+        events.append(number)
+        await asyncio.sleep(0)
+        assert not large.done()
+    events.append(4)
+    assert await large
+    assert not await events.wait_until(lambda: False, 0.01)
+    events.end()
+    assert await never

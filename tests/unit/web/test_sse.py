@@ -193,6 +193,32 @@ async def test_a_stream_waits_for_its_work_unless_the_server_stops(stops: bool) 
     assert has_released.is_set() is stops
 
 
+async def test_a_client_that_leaves_while_it_reads_nothing_ends_its_stream() -> None:
+    is_full, has_ended = asyncio.Event(), asyncio.Event()
+
+    async def many() -> AsyncIterator[bytes]:
+        while True:
+            yield b"a"
+
+    async def end() -> None:
+        has_ended.set()
+
+    async def receive() -> Message:
+        await is_full.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            is_full.set()
+            await asyncio.Event().wait()
+
+    await EventStreamResponse(many(), end)({"type": "http"}, receive, send)
+    task = asyncio.current_task()
+    assert task is not None
+    assert has_ended.is_set()
+    assert task.cancelling() == 0
+
+
 async def test_the_stream_of_a_run_has_two_events_for_a_failure() -> None:
     async def fail() -> AsyncIterator[Chunk]:
         yield {"text": "a"}
