@@ -14,6 +14,11 @@ from infra.routes import BINARY_MEDIA_TYPES, MIN_COMPRESSED_BYTES, NO_SUCH_ROUTE
 
 JsonObject: TypeAlias = dict[str, object]
 
+# TLS 1.2 or 1.3 with forward secrecy. Such a policy needs an access mode. The strict one also refuses a request whose Host is not
+# that of its TLS connection.
+SECURITY_POLICY: Final = "SecurityPolicy_TLS13_1_2_PFS_PQ_2025_09"
+ENDPOINT_ACCESS_MODE: Final = "STRICT"
+
 SHORT_MILLISECONDS: Final = 29_000
 LONG_MILLISECONDS: Final = 900_000
 
@@ -81,6 +86,8 @@ def openapi_body(
         "paths": _paths(routes, uri, origins),
         "x-amazon-apigateway-binary-media-types": list(BINARY_MEDIA_TYPES),
         "x-amazon-apigateway-minimum-compression-size": MIN_COMPRESSED_BYTES,
+        "x-amazon-apigateway-security-policy": SECURITY_POLICY,
+        "x-amazon-apigateway-endpoint-access-mode": ENDPOINT_ACCESS_MODE,
         "x-amazon-apigateway-gateway-responses": {refusal.kind: _gateway_response(refusal, origins) for refusal in REFUSALS},
     }
 

@@ -11,7 +11,7 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct, IDependable
 
 from infra.constructs.acknowledge import acknowledge
-from infra.openapi_body import openapi_body
+from infra.openapi_body import ENDPOINT_ACCESS_MODE, SECURITY_POLICY, openapi_body
 from infra.routes import BINARY_MEDIA_TYPES, MIN_COMPRESSED_BYTES, Route
 
 _DESCRIPTION: Final = "Spass, a gateway for LLM agents."
@@ -68,12 +68,18 @@ class Api(Construct):
                 access_log_format=_access_log_format(),
             ),
         )
-        cast(apigateway.CfnRestApi, self.resource.node.default_child).description = _DESCRIPTION
+        self._set_what_the_cdk_does_not_take()
         self._acknowledge()
 
     def deploy_after(self, dependency: IDependable) -> None:
         """Serve the body only when ``dependency`` exists."""
         cast(apigateway.Deployment, self.resource.latest_deployment).node.add_dependency(dependency)
+
+    def _set_what_the_cdk_does_not_take(self) -> None:
+        api = cast(apigateway.CfnRestApi, self.resource.node.default_child)
+        api.description = _DESCRIPTION
+        api.security_policy = SECURITY_POLICY
+        api.endpoint_access_mode = ENDPOINT_ACCESS_MODE
 
     def _uri(self, route: Route, targets: Mapping[str, lambda_.IFunction]) -> str:
         """Return the address at which API Gateway invokes the function of this row."""

@@ -171,6 +171,8 @@ def an_import_resets_no_setting_of_the_api(deployment: Deployment) -> Iterator[s
         "Description": (body["info"]["description"], "Spass, a gateway for LLM agents."),
         "BinaryMediaTypes": (body["x-amazon-apigateway-binary-media-types"], list(BINARY_MEDIA_TYPES)),
         "MinimumCompressionSize": (body["x-amazon-apigateway-minimum-compression-size"], MIN_COMPRESSED_BYTES),
+        "SecurityPolicy": (body["x-amazon-apigateway-security-policy"], "SecurityPolicy_TLS13_1_2_PFS_PQ_2025_09"),
+        "EndpointAccessMode": (body["x-amazon-apigateway-endpoint-access-mode"], "STRICT"),
         # OpenAPI has no extension for the type of the endpoint; an import takes it as a parameter.
         "EndpointConfiguration": ({"Types": [api["Parameters"]["endpointConfigurationTypes"]]}, {"Types": ["REGIONAL"]}),
     }

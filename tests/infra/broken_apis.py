@@ -134,6 +134,7 @@ BREAKS: Final[Mapping[rules.Rule, Mapping[str, Break]]] = {
         "an edge API": lambda one: one.rest_api()["Parameters"].update(endpointConfigurationTypes="EDGE"),
         "a merge": lambda one: one.rest_api().update(Mode="merge"),
         "warnings are ignored": lambda one: one.rest_api().update(FailOnWarnings=False),
+        "TLS 1.0": lambda one: one.rest_api().update(SecurityPolicy="TLS_1_0"),
         "another name": lambda one: one.rest_api()["Body"]["info"].update(title="spass"),
     },
     rules.variables_of_paths_are_declared: {
