@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from spass.calls.scope import MAX_CALLER_DEPTH
 from spass.core.errors import AdminRequired, AgentNotFound, InvalidRequest, JobNotFound, NotFound, SessionNotFound, UploadNotFound
@@ -81,6 +82,18 @@ class CallerRoute(APIRoute):
     def query_names(self) -> Sequence[str]:
         """Return the names that the route takes in the query."""
         return [*_query_names(self.dependant)]
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request without FastAPI's exit stacks, which keep 3 KiB for each open stream and which no route uses."""
+        if scope["method"] not in (self.methods or ()):
+            await super().handle(scope, receive, send)  # it raises the error
+            return
+        response = await self._answer(Request(scope, receive))
+        await response(scope, receive, send)
+
+    @cached_property
+    def _answer(self) -> Handler:
+        return self.get_route_handler()
 
     def get_route_handler(self) -> Handler:
         function = BoundFunction(self.dependant)

@@ -5,6 +5,7 @@ import base64
 import calendar
 import ssl
 import subprocess
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -267,6 +268,17 @@ async def test_fifty_connections_are_the_most() -> None:
         await asyncio.gather(*(get(client) for _ in range(130)))
     assert server.most_open == 50
     assert len(server.requests) == 130
+
+
+async def test_no_thread_waits_for_a_call() -> None:
+    async with connected() as (server, client):
+        await get(client)
+        before = threading.active_count()
+        server.delay = 0.05
+        calls = [asyncio.create_task(get(client)) for _ in range(200)]
+        await asyncio.sleep(0.03)
+        assert threading.active_count() == before
+        await asyncio.gather(*calls)
 
 
 async def test_a_damaged_answer_is_asked_for_again() -> None:
