@@ -41,6 +41,8 @@ class Deployment:
     """The templates of one environment."""
 
     environment: Environment
+    folder: Path
+    """The CDK's assembly."""
     data_protected: bool | None
     """The termination protection of the data stack."""
     warnings: list[str]
@@ -229,6 +231,7 @@ def synthesized(environments: Iterable[Environment], folder: Path) -> dict[str, 
         assert isinstance(data, DataStack)
         deployments[environment.name] = Deployment(
             environment,
+            folder,
             data_protected=data.termination_protection,
             warnings=[str(entry.data) for entry in stack.node.metadata if entry.type == "aws:cdk:warning"],
             data=_read(folder / f"Spass-{environment.name}-Data.template.json"),

@@ -14,6 +14,7 @@ from cfnlint.config import ManualArgs  # type: ignore[import-untyped]
 from infra.application import add_stacks
 from infra.environments import DEV, ENVIRONMENTS, PROD, STAGING, Environment
 from infra.routes import ROUTES
+from operate.assembly import read_assembly
 from tests.sampling import sampled
 
 from .conftest import Deployment, Template, function_name
@@ -226,3 +227,10 @@ def test_alarms_without_a_subscriber_give_a_warning(deployments: dict[str, Deplo
 def test_an_alarm_address_is_subscribed(extended: Deployment) -> None:
     ((_, subscription),) = extended.resources("AWS::SNS::Subscription")
     assert subscription["Properties"]["Endpoint"] == "operator@example.org"
+
+
+def test_operate_reads_the_assembly_that_would_be_deployed(prod: Deployment) -> None:
+    assembly = read_assembly(prod.folder, "prod")
+    assert assembly.api == prod.api
+    assert (assembly.account, assembly.region, assembly.bootstrap) == (None, "eu-central-1", 6)
+    assert assembly.bootstrap_parameter == "/cdk-bootstrap/hnb659fds/version"
