@@ -1,0 +1,39 @@
+"""The commands of the runbooks run as they are written, on an emulated AWS with the resources that they name."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.integration.conftest import REGION, Emulator
+from tests.runbooks import COMMANDS, RUNBOOKS
+
+CLI: Final = Path(__file__).with_name("aws_cli.py")
+
+
+@pytest.fixture
+def environment(emulator: Emulator, tmp_path: Path) -> dict[str, str]:
+    """Return the variables of an operator's shell, whose ``aws`` calls the emulator."""
+    program = tmp_path / "aws"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{CLI}" "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    access = {"AWS_ENDPOINT_URL": emulator.endpoint, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+    failed = f"arn:aws:sqs:{REGION}:000000000000:{emulator.failed.rpartition('/')[2]}"
+    names = dict.fromkeys(("FAILED_JOBS_ARN", "FAILED_COMPACTIONS_ARN", "FAILED_RUNS_ARN"), failed)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    return {**access, **names, "AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION, "TABLE_NAME": emulator.table, "PATH": path}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=[" ".join(command.split()[1:3]) for command in COMMANDS])
+def test_a_command_of_a_runbook_runs(command: str, environment: dict[str, str]) -> None:
+    process = subprocess.run(["bash", "-euc", command], env=environment, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout.strip().startswith("{")
+
+
+def test_each_runbook_has_one_command() -> None:
+    assert {name for name, text in RUNBOOKS if text.count("```bash") != 1} == set()
+    assert len(RUNBOOKS) > 15
