@@ -17,6 +17,8 @@ class WaitLimit:
     A wait may not have to end before an earlier one had to.
     """
 
+    __slots__ = ("_has_expired", "_task", "_timer", "_until")
+
     def __init__(self) -> None:
         self._until = _NOT_WAITING
         self._task: asyncio.Task[object] | None = None

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 KEEP_ALIVE_SECONDS: Final = 15.0
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 MEDIA_TYPE: Final = "text/event-stream"
+_SEND_FAILS: Final = "2.4"
+"""The version of ASGI from which sending to a client that has left raises OSError. The server must be asked before."""
 STREAM_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 E = TypeVar("E")
@@ -126,7 +128,6 @@ class EventStreamResponse(StreamingResponse):
         self._stop = stop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del scope
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 (only a callback of the event loop runs outside of a task)
         earlier_cancellations = task.cancelling()
@@ -137,14 +138,19 @@ class EventStreamResponse(StreamingResponse):
             if not has_ended:
                 has_left = task.cancel()
 
-        disconnect = asyncio.ensure_future(wait_for_disconnect(receive))
-        disconnect.add_done_callback(leave)
+        disconnect: asyncio.Task[None] | None = None
+        if scope.get("asgi", {}).get("spec_version", "2.0") < _SEND_FAILS:
+            disconnect = asyncio.create_task(wait_for_disconnect(receive))
+            disconnect.add_done_callback(leave)
         try:
             with suppress(asyncio.CancelledError):  # ``encode_stream`` sends the error event for it
                 await self.stream_response(send)
+        except OSError:
+            raise ClientDisconnect from None
         finally:
             has_ended = True
-            disconnect.cancel()
+            if disconnect is not None:
+                disconnect.cancel()
             if has_left:
                 task.uncancel()
             if task.cancelling() == earlier_cancellations:

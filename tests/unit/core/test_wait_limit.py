@@ -34,14 +34,15 @@ async def test_a_wait_that_ends_in_time_returns_its_result(limit: WaitLimit) -> 
 
 async def test_a_wait_ends_at_its_limit_also_after_others_that_ended_early(limit: WaitLimit) -> None:
     for _ in range(3):
-        await limit.wait(asyncio.sleep(SHORT / 2), SHORT)
+        await limit.wait(at_once(1), SHORT)
         await asyncio.sleep(SHORT)  # no limit applies between two waits
         with pytest.raises(TimeoutError):
             await limit.wait(never(), SHORT)
 
 
 async def test_a_wait_that_began_later_has_all_of_its_time(limit: WaitLimit) -> None:
-    await limit.wait(asyncio.sleep(SHORT / 2), SHORT)
+    await limit.wait(at_once(1), SHORT)
+    await asyncio.sleep(SHORT / 2)
     began = asyncio.get_running_loop().time()
     with pytest.raises(TimeoutError):
         await limit.wait(never(), SHORT)
