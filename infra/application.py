@@ -4,12 +4,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from aws_cdk import App, Tags, Validations
+from aws_cdk import App, Stack, Tags, Validations
 from cdk_nag import AwsSolutionsChecks
 
 from infra.config_files import has_tenant_with_token
-from infra.environments import Environment
+from infra.environments import ENVIRONMENT_TAG, Environment, data_stack_name
 from infra.stacks.api import ApiStack
+from infra.stacks.copies import CopiesStack
 from infra.stacks.data import DataStack
 
 # With this flag a new layer version also publishes a new function version, which SnapStart needs.
@@ -39,8 +40,13 @@ def add_stacks(app: App, environments: Iterable[Environment]) -> None:
     for name, value in _FEATURES.items():
         app.node.set_context(name, value)
     for environment in environments:
-        data = DataStack(app, f"Spass-{environment.name}-Data", environment=environment)
+        data = DataStack(app, data_stack_name(environment.name), environment=environment)
+        stacks: list[Stack] = [data]
+        if environment.copy_to is not None:
+            copies = CopiesStack(app, f"Spass-{environment.name}-Copies", environment=environment, region=environment.copy_to)
+            data.add_stack_dependency(copies)
+            stacks.append(copies)
         api = ApiStack(app, f"Spass-{environment.name}-Api", environment=environment, data=data)
-        for stack in (data, api):
-            Tags.of(stack).add("spass:environment", environment.name)
+        for stack in (*stacks, api):
+            Tags.of(stack).add(ENVIRONMENT_TAG, environment.name)
     Validations.of(app).add_plugins(AwsSolutionsChecks(app))

@@ -28,6 +28,15 @@ def agents_folder() -> Path:
     return Path(os.environ.get("SPASS_AGENTS") or ROOT / "agents").resolve()
 
 
+def environments_file() -> Path | None:
+    """Return the path of the operator's settings of environments: ``SPASS_ENVIRONMENTS``, by default ``environments.yaml`` if
+    there is one."""
+    if named := os.environ.get("SPASS_ENVIRONMENTS"):
+        return Path(named).resolve()
+    default = ROOT / "environments.yaml"
+    return default if default.exists() else None
+
+
 def has_tenant_with_token(gateway: Path) -> bool:
     """Return whether a tenant in ``gateway.yaml`` has a token. No other tenant can send a request."""
     return any(tenant.get("tokens") for tenant in _read(gateway).get("tenants") or ())

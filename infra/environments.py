@@ -1,13 +1,20 @@
 """The three environments of a gateway. This module has every setting that differs between them.
 
 In all of them tenant data is retained, encrypted, recoverable to any second and protected from deletion (``stacks/data.py``).
+``environments.yaml`` overrides these settings and adds environments (``environments_file.py``). The ``description`` of a field
+says which values it may have; messages quote it.
 """
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from aws_cdk import RemovalPolicy
 from aws_cdk.aws_logs import RetentionDays
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
+from pydantic.dataclasses import dataclass
+from pydantic_core import PydanticCustomError
+
+_REGION: Final = r"^[a-z]{2}(-[a-z]+)+-[0-9]$"
+_YES_OR_NO: Final = "true or false"
 
 
 def one_more(workers: int) -> int:
@@ -15,7 +22,29 @@ def one_more(workers: int) -> int:
     return workers + 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+ENVIRONMENT_TAG: Final = "spass:environment"
+"""The tag of every resource, with the name of its environment."""
+
+
+def data_stack_name(environment: str) -> str:
+    """Return the name of the data stack of this environment. CloudFormation begins the names of its resources with it."""
+    return f"Spass-{environment}-Data"
+
+
+def _problem(reason: str, within: str | None = None) -> PydanticCustomError:
+    """Return the error of a value that does not fit another. ``within`` is the key of the value in a mapping that is wrong."""
+    return PydanticCustomError("conflict", "{reason}", {"reason": reason, "within": within})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class Restored:
+    """The table, and if it is not the environment's own the bucket, to use instead of those of the data stack."""
+
+    table: str = Field(pattern="^[a-zA-Z0-9_.-]{3,255}$", description="the name of a table")
+    bucket: str | None = Field(default=None, pattern="^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", description="the name of a bucket")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
 class Environment:
     """One deployment of the gateway.
 
@@ -24,57 +53,86 @@ class Environment:
     ``recovery_days``: how many days back the table and the bucket can be restored.
     ``alarms``: create the alarms, the saved queries and the dashboard. An alarm costs 10 cents a month, also while idle, so only
     prod has them.
-    ``alarm_email``: the address that gets the messages of the alarms.
+    ``alarm_email``: the address that gets the messages of the alarms and of the budget.
     ``contact``: an address or a page of the operator, which the Wikipedia tools send in their User-Agent.
     ``snap_start``: restore the routes that call models from a snapshot instead of a cold start. Snapshots cost money while idle.
     After a restore each function makes new clients, reads its credentials again and reseeds ``random``
     (``spass/web/http_function.py``).
     ``job_workers``, ``run_workers``, ``compaction_steps``: what one tenant has in work at the same time while it is alone. There
     is one more worker than that (``one_more``), which the first piece of work of another tenant gets.
-    ``job_workers``: the number of concurrent messages of the job queue (files, parts, merges), 2 to 999. The other messages wait
-    on the queue, for days if necessary.
-    ``run_workers``: the number of concurrent runs of managed agents from their queue, 2 to 999. Each can take 15 minutes.
+    ``job_workers``: the number of concurrent messages of the job queue (files, parts, merges). The other messages wait on the
+    queue, for days if necessary.
+    ``run_workers``: the number of concurrent runs of managed agents from their queue. Each can take 15 minutes.
     ``compaction_steps``: the number of concurrent steps of requested compactions, and of such compactions in work; None sets no
     limit of steps but the account's, and 100 compactions. This concurrency is reserved: no other function of the account can use
-    it, and Lambda requires that 100 remain for those. A step that has to wait must start within the hour of its compaction.
-    ``followers``: the number of clients of all tenants that read streams with ``GET`` at the same time, 2 or more: three fifths
-    for chats, the rest for runs of managed agents. None sets no limit but the account's. Each keeps an instance for up to 14
-    minutes, and ``rate`` bounds only how many come in a second. This concurrency is reserved like that of ``compaction_steps``.
+    it, and Lambda requires that 100 remain for those. A new account has less than that (docs/deploying.md). A step that has to
+    wait must start within the hour of its compaction.
+    ``followers``: the number of clients of all tenants that read streams with ``GET`` at the same time: three fifths for chats,
+    the rest for runs of managed agents. None sets no limit but the account's. Each keeps an instance for up to 14 minutes, and
+    ``rate`` bounds only how many come in a second. This concurrency is reserved like that of ``compaction_steps``.
     ``limits.followers`` in ``gateway.yaml`` bounds those of one tenant, in whatever way they follow.
     ``telemetry``: log one more line for each model call, tool call and agent turn, and one with the trace of each turn.
     ``metrics``: CloudWatch reads metrics from the lines of telemetry. It bills each for the hours in which it gets values, up
     to 30 cents a month (docs/operations.md has their number), so only prod has them.
     ``audit_archive_days``: how long the bucket keeps the line of a call in the audit archive; None archives nothing.
     ``needs_tenant``: do not synthesise without a tenant with a token in ``gateway.yaml``: the gateway would refuse every request.
+    ``budget_usd``: a monthly budget of what has the environment's tag.
+    ``key``: ``customer`` is a key of KMS of the environment's own for all that is stored, and costs 1 dollar a month.
+    ``copy_to``: the region to which AWS Backup copies the table and the bucket every day.
     """
 
-    name: str
-    region: str = "eu-central-1"
-    account: str | None = None
+    # A bucket's name begins with that of its stack, whole, because a policy compares it (constructs/queue.py). It has up to 63
+    # letters, of which 46 are not the environment's.
+    name: str = Field(pattern="^[a-z][a-z0-9-]{1,15}$")
+    region: str = Field(default="eu-central-1", pattern=_REGION, description="a region, e.g. eu-central-1")
+    account: str | None = Field(default=None, pattern="^[0-9]{12}$", description="the 12 digits of an account, in quotes")
     log_retention: RetentionDays
     log_removal: RemovalPolicy
-    rate: int
-    burst: int
-    recovery_days: int
-    alarms: bool = False
-    alarm_email: str | None = None
-    contact: str | None = None
-    snap_start: bool = False
-    job_workers: int = 32
-    run_workers: int = 8
-    compaction_steps: int | None = None
-    followers: int | None = None
-    telemetry: bool = False
-    metrics: bool = False
-    audit_archive_days: int | None = None
+    rate: int = Field(ge=1, le=10_000, description="a whole number from 1 to 10000")
+    burst: int = Field(ge=1, le=10_000, description="a whole number from 1 to 10000")
+    recovery_days: int = Field(ge=1, le=35, description="a whole number from 1 to 35")
+    alarms: bool = Field(default=False, description=_YES_OR_NO)
+    alarm_email: str | None = Field(default=None, pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$", description="an e-mail address")
+    contact: str | None = Field(default=None, pattern=r"^[\x20-\x7e]+$", description="an address or a page, in ASCII")
+    snap_start: bool = Field(default=False, description=_YES_OR_NO)
+    job_workers: int = Field(default=32, ge=2, le=999, description="a whole number from 2 to 999")
+    run_workers: int = Field(default=8, ge=2, le=999, description="a whole number from 2 to 999")
+    compaction_steps: int | None = Field(
+        default=None, ge=1, le=899, description="a whole number from 1 to 899, or null for no limit"
+    )
+    followers: int | None = Field(default=None, ge=2, le=900, description="a whole number from 2 to 900, or null for no limit")
+    telemetry: bool = Field(default=False, description=_YES_OR_NO)
+    metrics: bool = Field(default=False, description=_YES_OR_NO)
+    audit_archive_days: int | None = Field(default=None, ge=1, description="a whole number from 1, or null for no archive")
     needs_tenant: bool = False
+    budget_usd: float | None = Field(default=None, gt=0, description="a number of dollars above 0, or null for no budget")
+    key: Literal["aws", "customer"] = Field(default="aws", description="aws or customer")
+    restored: Restored | None = Field(default=None, description="a mapping with table, or null")
+    copy_to: str | None = Field(default=None, pattern=_REGION, description="a region other than the environment's, or null")
 
-    def __post_init__(self) -> None:
-        if self.followers is not None and self.followers < 2:
-            raise ValueError(
-                f"followers={self.followers} of the environment {self.name} leaves one of the two functions that read streams no "
-                "concurrency, and Lambda would refuse each of its calls. Write 2 or more, or None for no limit."
-            )
+    @field_validator("budget_usd")
+    @classmethod
+    def _has_recipient(cls, budget_usd: float | None, info: ValidationInfo) -> float | None:
+        if budget_usd and info.data.get("alarm_email", "") is None:
+            raise _problem("a budget needs alarm_email, the address that it writes to")
+        return budget_usd
+
+    @field_validator("restored")
+    @classmethod
+    def _is_not_its_own(cls, restored: Restored | None, info: ValidationInfo) -> Restored | None:
+        stack = data_stack_name(info.data.get("name", ""))
+        if restored and restored.table.startswith(f"{stack}-"):
+            raise _problem("this table is the environment's own; write the name of the table that a restore made", within="table")
+        if restored and restored.bucket and restored.bucket.startswith(f"{stack.lower()}-"):
+            raise _problem("this bucket is the environment's own, which it uses without this key", within="bucket")
+        return restored
+
+    @field_validator("copy_to")
+    @classmethod
+    def _is_elsewhere(cls, copy_to: str | None, info: ValidationInfo) -> str | None:
+        if copy_to and copy_to == info.data.get("region"):
+            raise _problem(f"{copy_to} is the environment's own region; write another one")
+        return copy_to
 
     def followers_of(self, module: str) -> int | None:
         """Return the concurrency that is reserved for the function of ``module``, or None if it does not read streams."""
@@ -124,6 +182,10 @@ PROD: Final = Environment(
     metrics=True,
     audit_archive_days=400,
     alarms=True,
+    job_workers=64,
+    run_workers=32,
+    compaction_steps=20,
+    followers=100,
     needs_tenant=True,
 )
 

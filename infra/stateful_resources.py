@@ -16,13 +16,14 @@ class StatefulQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatefulResources:
-    """The names of table and bucket, and the queues."""
+    """The names of table and bucket, the queues, and the ARN of the key of KMS that encrypts them, if it is not AWS's own."""
 
     table: str
     bucket: str
     jobs: StatefulQueue
     compactions: StatefulQueue
     runs: StatefulQueue
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

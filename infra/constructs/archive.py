@@ -14,6 +14,7 @@ from constructs import Construct
 from infra.constructs.acknowledge import acknowledge
 from infra.constructs.bucket import AUDIT
 from infra.constructs.function import Function
+from infra.constructs.key import key_statements
 from infra.constructs.roles import wildcard_finding
 
 # Matches the line that `metering/audit.py` writes for each call.
@@ -29,16 +30,26 @@ Parameter = firehose.CfnDeliveryStream.ProcessorParameterProperty
 
 
 class AuditArchive(Construct):
-    """A delivery stream to ``audit/`` in the bucket of this name. Functions have no permissions there."""
+    """A delivery stream to ``audit/`` in the bucket of this name. Functions have no permissions there.
+
+    ``key`` is the ARN of the key of KMS that encrypts the bucket, if it is not S3's own.
+    """
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, bucket: str, log_retention: logs.RetentionDays, log_removal: RemovalPolicy
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        bucket: str,
+        log_retention: logs.RetentionDays,
+        log_removal: RemovalPolicy,
+        key: str | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
         stack = Stack.of(self)
         errors = logs.LogGroup(self, "Errors", retention=log_retention, removal_policy=log_removal)
         stream = logs.LogStream(self, "ErrorStream", log_group=errors, removal_policy=log_removal)
-        writer = self._create_writer(f"arn:{stack.partition}:s3:::{bucket}", errors)
+        writer = self._create_writer(f"arn:{stack.partition}:s3:::{bucket}", errors, key)
         self.resource = firehose.CfnDeliveryStream(
             self,
             "Stream",
@@ -82,7 +93,7 @@ class AuditArchive(Construct):
             role_arn=self._sender.role_arn,
         ).node.add_dependency(self._sender)
 
-    def _create_writer(self, bucket: str, errors: logs.LogGroup) -> iam.Role:
+    def _create_writer(self, bucket: str, errors: logs.LogGroup, key: str | None) -> iam.Role:
         """Return the role with which Firehose writes to the bucket.
 
         (https://docs.aws.amazon.com/firehose/latest/dev/controlling-access.html#using-iam-s3)
@@ -104,6 +115,8 @@ class AuditArchive(Construct):
                 actions=["s3:GetBucketLocation", "s3:ListBucket", "s3:ListBucketMultipartUploads"], resources=[bucket]
             )
         )
+        for statement in key_statements(stack, key, decrypt=["s3"], encrypt=["s3"]):
+            role.add_to_policy(statement)
         errors.grant_write(role)
         acknowledge(
             role, {wildcard_finding(stack, objects): "The archive is a prefix of its own, which nothing else writes under."}

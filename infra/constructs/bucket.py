@@ -3,6 +3,7 @@
 from typing import Final
 
 from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
@@ -22,10 +23,19 @@ class Bucket(Construct):
     """A private, encrypted, TLS-only, versioned bucket that outlives its stack.
 
     For ``recovery_days``, versions allow to undo a deletion, as with the table. After that, deleted data cannot be recovered.
-    The audit archive keeps its objects for ``archive_days``, or without an end if that is None.
+    The audit archive keeps its objects for ``archive_days``, or without an end if that is None. ``key`` encrypts
+    the objects, through a key of the bucket's own that S3 renews; None means S3's own keys.
     """
 
-    def __init__(self, scope: Construct, construct_id: str, *, recovery_days: int, archive_days: int | None) -> None:
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        recovery_days: int,
+        archive_days: int | None,
+        key: kms.IKey | None = None,
+    ) -> None:
         super().__init__(scope, construct_id)
         archive = [] if archive_days is None else [_expiring("audit", AUDIT, archive_days)]
         self.resource = s3.Bucket(
@@ -33,7 +43,9 @@ class Bucket(Construct):
             "Bucket",
             block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
             object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
-            encryption=s3.BucketEncryption.S3_MANAGED,
+            encryption=s3.BucketEncryption.KMS if key else s3.BucketEncryption.S3_MANAGED,
+            encryption_key=key,
+            bucket_key_enabled=True if key else None,
             enforce_ssl=True,
             minimum_tls_version=1.2,
             versioned=True,

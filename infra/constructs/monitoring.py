@@ -11,6 +11,7 @@ from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sns_subscriptions as subscriptions
@@ -82,9 +83,10 @@ class Monitoring(Construct):
         archive: AuditArchive | None,
         namespace: str | None,
         email: str | None,
+        key: kms.IKey | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
-        self.topic = self._topic()
+        self.topic = self._topic(key)
         if email is not None:
             self.topic.add_subscription(subscriptions.EmailSubscription(email))
         queues = {"jobs": jobs, "compactions": compactions, "runs": runs}
@@ -107,9 +109,9 @@ class Monitoring(Construct):
             namespace=namespace,
         )
 
-    def _topic(self) -> sns.Topic:
+    def _topic(self, key: kms.IKey | None) -> sns.Topic:
         """Return a topic that requires TLS. ``enforce_ssl`` replaces SNS's default policy, so alarms need a statement here."""
-        topic = sns.Topic(self, "Topic", enforce_ssl=True)
+        topic = sns.Topic(self, "Topic", enforce_ssl=True, master_key=key)
         topic.add_to_resource_policy(
             iam.PolicyStatement(
                 principals=[iam.ServicePrincipal("cloudwatch.amazonaws.com")],

@@ -4,6 +4,7 @@ from typing import Final, cast
 
 from aws_cdk import Duration, RemovalPolicy, Stack
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
@@ -20,15 +21,20 @@ class WorkQueue(Construct):
 
     ``invisible`` is the visibility timeout. It must be longer than a worker can run, so that two workers never have one message.
     The event source receives no more messages than workers may run, so no received message waits for a worker. Both queues are
-    encrypted, require TLS and outlive their stack: a message may be the only record of work that a tenant waits for.
+    encrypted (with ``key``, or with SQS's own), require TLS and outlive their stack: a message may be the only record of work
+    that a tenant waits for.
     """
 
-    def __init__(self, scope: Construct, construct_id: str, *, invisible: Duration, receives: int) -> None:
+    def __init__(
+        self, scope: Construct, construct_id: str, *, invisible: Duration, receives: int, key: kms.IKey | None = None
+    ) -> None:
         super().__init__(scope, construct_id)
+        encryption = sqs.QueueEncryption.KMS if key else sqs.QueueEncryption.SQS_MANAGED
         self.failed = sqs.Queue(
             self,
             "Failed",
-            encryption=sqs.QueueEncryption.SQS_MANAGED,
+            encryption=encryption,
+            encryption_master_key=key,
             enforce_ssl=True,
             retention_period=_FAILED_RETENTION,
             removal_policy=RemovalPolicy.RETAIN,
@@ -36,7 +42,8 @@ class WorkQueue(Construct):
         self.resource = sqs.Queue(
             self,
             "Queue",
-            encryption=sqs.QueueEncryption.SQS_MANAGED,
+            encryption=encryption,
+            encryption_master_key=key,
             enforce_ssl=True,
             retention_period=_RETENTION,
             removal_policy=RemovalPolicy.RETAIN,
@@ -44,13 +51,16 @@ class WorkQueue(Construct):
             dead_letter_queue=sqs.DeadLetterQueue(queue=self.failed, max_receive_count=receives),
         )
 
-    def announce_uploads(self, bucket: s3.Bucket) -> None:
+    def announce_uploads(self, bucket: s3.Bucket, restored: str | None) -> None:
         """Make the bucket send a message for every object that is created under ``uploads/``.
 
         S3 checks this permission when it creates the bucket, so the policy must exist before and cannot name the bucket. It
-        allows the buckets of this account whose names begin with this stack's name, as CloudFormation generates them.
+        allows the buckets of this account whose names begin with this stack's name, as CloudFormation generates them,
+        and the bucket ``restored``, to which the operator gives the same notification (docs/operations.md).
         """
         stack = Stack.of(self)
+        names = [f"{stack.stack_name.lower()}-*", *([restored] if restored else [])]
+        buckets = [f"arn:{stack.partition}:s3:::{name}" for name in names]
         self.resource.add_to_resource_policy(
             iam.PolicyStatement(
                 principals=[iam.ServicePrincipal("s3.amazonaws.com")],
@@ -58,7 +68,7 @@ class WorkQueue(Construct):
                 resources=[self.resource.queue_arn],
                 conditions={
                     "StringEquals": {"aws:SourceAccount": stack.account},
-                    "ArnLike": {"aws:SourceArn": f"arn:{stack.partition}:s3:::{stack.stack_name.lower()}-*"},
+                    "ArnLike": {"aws:SourceArn": buckets if restored else buckets[0]},
                 },
             )
         )

@@ -11,6 +11,7 @@ from infra.config_files import bedrock_models, gateway_file
 from infra.constructs.acknowledge import acknowledge
 from infra.constructs.bedrock import bedrock_access
 from infra.constructs.bucket import UPLOADS
+from infra.constructs.key import key_statements
 from infra.routes import Permission
 from infra.stateful_resources import ScheduleTarget, StatefulResources
 
@@ -37,6 +38,17 @@ _SCHEDULE_ACTIONS: Final[Mapping[Permission, tuple[str, ...]]] = {
     Permission.SCHEDULES_READ: ("scheduler:GetSchedule",),
     Permission.SCHEDULES_WRITE: ("scheduler:CreateSchedule", "scheduler:UpdateSchedule"),
     Permission.SCHEDULES_DELETE: ("scheduler:DeleteSchedule",),
+}
+# The services that use the key of KMS for a caller with one of these permissions (constructs/key.py).
+_SENDS: Final = frozenset({Permission.JOBS_SEND, Permission.COMPACTIONS_SEND, Permission.RUNS_SEND})
+_DECRYPTING: Final[Mapping[str, frozenset[Permission]]] = {
+    "dynamodb": frozenset({Permission.TABLE_READ, Permission.TABLE_WRITE}),
+    "s3": frozenset({Permission.BUCKET_READ, Permission.UPLOADS_READ}),
+    "sqs": _SENDS,
+}
+_ENCRYPTING: Final[Mapping[str, frozenset[Permission]]] = {
+    "s3": frozenset({Permission.BUCKET_WRITE, Permission.UPLOADS_WRITE}),
+    "sqs": _SENDS,
 }
 
 
@@ -68,6 +80,7 @@ class Roles(Construct):
             Permission.COMPACTIONS_SEND: stored.compactions.arn,
             Permission.RUNS_SEND: stored.runs.arn,
         }
+        self._key = stored.key
         self._schedule_role = schedules.role_arn
         self._schedules = stack.format_arn(service="scheduler", resource="schedule", resource_name=f"{schedules.group}/*")
         self._sandbox = sandbox
@@ -143,7 +156,13 @@ class Roles(Construct):
             statements.append(iam.PolicyStatement(actions=["states:StartExecution"], resources=[self._compaction]))
         if Permission.SANDBOX in permissions:
             statements.append(iam.PolicyStatement(actions=["lambda:InvokeFunction"], resources=[self._sandbox]))
-        return statements
+        return [*statements, *self._key_statements(permissions)]
+
+    def _key_statements(self, permissions: frozenset[Permission]) -> list[iam.PolicyStatement]:
+        decrypt, encrypt = (
+            [service for service, needing in table.items() if needing & permissions] for table in (_DECRYPTING, _ENCRYPTING)
+        )
+        return key_statements(Stack.of(self), self._key, decrypt=decrypt, encrypt=encrypt)
 
 
 def wildcard_finding(stack: Stack, resource: str) -> str:

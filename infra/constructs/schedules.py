@@ -5,17 +5,19 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_scheduler as scheduler
 from constructs import Construct
 
+from infra.constructs.key import key_statements
 from infra.stateful_resources import ScheduleTarget, StatefulQueue
 
 
 class Schedules(Construct):
-    """A group for the schedules of managed agents, and a role that may send ticks to ``queue`` and nothing else.
+    """A group for the schedules of managed agents, and a role that may send ticks to ``queue`` and nothing else. ``key`` is
+    the ARN of the key of KMS that encrypts the queue, if it is not SQS's own.
 
     The gateway writes the entries of the group (``spass/aws/schedules.py``). The table says which ones exist, and the hourly
     sweep creates missing ones, so the group has no state of its own: it goes with its stack, and with it every entry.
     """
 
-    def __init__(self, scope: Construct, construct_id: str, *, queue: StatefulQueue) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, queue: StatefulQueue, key: str | None = None) -> None:
         super().__init__(scope, construct_id)
         stack = Stack.of(self)
         self.group = scheduler.CfnScheduleGroup(self, "Group")
@@ -27,6 +29,8 @@ class Schedules(Construct):
         )
         role = iam.Role(self, "Role", assumed_by=principal)
         role.add_to_policy(iam.PolicyStatement(actions=["sqs:SendMessage"], resources=[queue.arn]))
+        for statement in key_statements(stack, key, decrypt=["sqs"], encrypt=["sqs"]):
+            role.add_to_policy(statement)
         self.target = ScheduleTarget(
             group=self.group.ref, group_parameter=f"referenceto{Names.unique_id(self.group)}Ref", role_arn=role.role_arn
         )

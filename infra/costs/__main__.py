@@ -19,12 +19,14 @@ from typing import Final
 from aws_cdk import App
 
 from infra.application import add_stacks
+from infra.config_files import environments_file
 from infra.constructs.function import TAG
 from infra.constructs.sandbox import NAME as SANDBOX
 from infra.costs.idle import Template, idle_lines, memory_of, snapshot_line
 from infra.costs.prices import BUCKET_GB_MONTH, KEY_MONTH, METRIC_MONTH, WEB_ACL_MONTH, WEB_REQUEST, WEB_RULE_MONTH
 from infra.costs.requests import MILLION, MODEL_SECONDS, SWEEP, further_costs, read_counts, route_costs
-from infra.environments import ENVIRONMENTS, Environment
+from infra.environments import Environment
+from infra.environments_file import load_environments
 from infra.routes import ROUTES
 
 _WEB_RULES: Final = 3
@@ -98,8 +100,9 @@ def synthesised(environment: Environment) -> list[Template]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("environment", nargs="?", choices=ENVIRONMENTS, default="prod")
-    environment = ENVIRONMENTS[parser.parse_args().environment]
+    known = load_environments(environments_file())
+    parser.add_argument("environment", nargs="?", choices=known, default="prod")
+    environment = known[parser.parse_args().environment]
     print("\n".join(report(environment, synthesised(environment))))
 
 

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from aws_cdk import Annotations, CfnOutput, Stack
 from aws_cdk import Environment as Target
 from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.constructs.api import Api
 from infra.constructs.archive import AuditArchive
+from infra.constructs.budget import Budget
 from infra.constructs.function import Function
 from infra.constructs.layer import Layers
 from infra.constructs.monitoring import Monitoring, Watched
@@ -41,7 +43,7 @@ class ApiStack(Stack):
         self.add_stack_dependency(data)
         layers = Layers(self, "Layers", region=self.region)
         sandbox = Sandbox(self, "Sandbox", description=f"Spass {environment.name}: the code of models")
-        self.schedules = Schedules(self, "Schedules", queue=data.stored.runs)
+        self.schedules = Schedules(self, "Schedules", queue=data.stored.runs, key=data.stored.key)
         self.surfaces = {
             surface: SurfaceStack(
                 self,
@@ -89,6 +91,7 @@ class ApiStack(Stack):
         functions = {name: one for functions in by_stack for name, one in functions.items()}
         archive = self._archive(environment, data.stored)
         self.subscriptions = self._subscriptions(environment, archive, functions) if archive else None
+        self._budget(environment)
         CfnOutput(self, "Url", value=api.resource.url.rstrip("/"))
         if environment.alarms:
             monitoring = Monitoring(
@@ -110,14 +113,19 @@ class ApiStack(Stack):
                 archive=archive,
                 namespace=environment.metrics_namespace,
                 email=environment.alarm_email,
+                key=kms.Key.from_key_arn(self, "Key", data.stored.key) if data.stored.key else None,
             )
             CfnOutput(self, "AlarmTopic", value=monitoring.topic.topic_arn)
             if environment.alarm_email is None:
                 Annotations.of(self).add_warning_v2(
                     "spass:unheard-alarms",
-                    f"The alarms of {environment.name} notify no one: set alarm_email in infra/environments.py, "
+                    f"The alarms of {environment.name} notify no one: set alarm_email in environments.yaml, "
                     "or subscribe to the topic that the output AlarmTopic names.",
                 )
+
+    def _budget(self, environment: Environment) -> None:
+        if environment.budget_usd is not None and environment.alarm_email is not None:
+            Budget(self, "Budget", environment=environment.name, usd=environment.budget_usd, email=environment.alarm_email)
 
     def _watched(self, construct_id: str, failed_id: str, queue: StatefulQueue) -> Watched:
         return Watched(
@@ -132,6 +140,7 @@ class ApiStack(Stack):
             self,
             "Archive",
             bucket=stored.bucket,
+            key=stored.key,
             log_retention=environment.log_retention,
             log_removal=environment.log_removal,
         )

@@ -1,12 +1,17 @@
 """The stateful stack: the table, the bucket and the queues. It is retained and protected, and changes rarely."""
 
-from typing import Final
+from typing import Final, cast
 
 from aws_cdk import CfnOutput, Duration, Fn, Stack
 from aws_cdk import Environment as Target
+from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
 from infra.constructs.bucket import Bucket
+from infra.constructs.copies import DailyCopies
+from infra.constructs.key import StorageKey
 from infra.constructs.queue import WorkQueue
 from infra.constructs.table import Table
 from infra.environments import Environment
@@ -34,17 +39,21 @@ class DataStack(Stack):
             description=f"Spass {environment.name}: what is stored",
             termination_protection=True,
         )
-        table = Table(self, "Items", recovery_days=environment.recovery_days).resource
+        key = self._key(environment)
+        table = Table(self, "Items", recovery_days=environment.recovery_days, key=key).resource
         bucket = Bucket(
-            self, "Objects", recovery_days=environment.recovery_days, archive_days=environment.audit_archive_days
+            self, "Objects", recovery_days=environment.recovery_days, archive_days=environment.audit_archive_days, key=key
         ).resource
-        jobs = WorkQueue(self, "Jobs", invisible=_JOB_INVISIBLE, receives=_JOB_RECEIVES)
-        compactions = WorkQueue(self, "Compactions", invisible=_COMPACTION_INVISIBLE, receives=_COMPACTION_RECEIVES)
-        runs = WorkQueue(self, "Runs", invisible=_RUN_INVISIBLE, receives=_RUN_RECEIVES)
-        jobs.announce_uploads(bucket)
+        jobs = WorkQueue(self, "Jobs", invisible=_JOB_INVISIBLE, receives=_JOB_RECEIVES, key=key)
+        compactions = WorkQueue(self, "Compactions", invisible=_COMPACTION_INVISIBLE, receives=_COMPACTION_RECEIVES, key=key)
+        runs = WorkQueue(self, "Runs", invisible=_RUN_INVISIBLE, receives=_RUN_RECEIVES, key=key)
+        restored = environment.restored
+        jobs.announce_uploads(bucket, restored.bucket if restored else None)
+        own_table = self._export("TableName", table.table_name, environment)
+        own_bucket = self._export("BucketName", bucket.bucket_name, environment)
         self.stored = StatefulResources(
-            table=self._export("TableName", table.table_name, environment),
-            bucket=self._export("BucketName", bucket.bucket_name, environment),
+            table=restored.table if restored else own_table,
+            bucket=(restored.bucket if restored else None) or own_bucket,
             jobs=StatefulQueue(
                 url=self._export("QueueUrl", jobs.resource.queue_url, environment),
                 arn=self._export("QueueArn", jobs.resource.queue_arn, environment),
@@ -60,6 +69,34 @@ class DataStack(Stack):
                 arn=self._export("RunQueueArn", runs.resource.queue_arn, environment),
                 failed_arn=self._export("FailedRunsArn", runs.failed.queue_arn, environment),
             ),
+            key=self._export("KeyArn", key.key_arn, environment) if key else None,
+        )
+        if environment.copy_to is not None:
+            self._copy(environment, table, bucket, environment.copy_to)
+
+    def _key(self, environment: Environment) -> kms.Key | None:
+        if environment.key == "aws":
+            return None
+        return StorageKey(self, "Key", description=f"Spass {environment.name}: what is stored").resource
+
+    def _copy(self, environment: Environment, table: dynamodb.Table, bucket: s3.Bucket, region: str) -> None:
+        """Copy what the gateway uses to ``region`` every day: this stack's own table and bucket, or the restored ones."""
+        restored = environment.restored
+        tables = (
+            self.format_arn(service="dynamodb", resource="table", resource_name=restored.table) if restored else table.table_arn
+        )
+        buckets = f"arn:{self.partition}:s3:::{restored.bucket}" if restored and restored.bucket else bucket.bucket_arn
+        DailyCopies(
+            self,
+            "Copies",
+            environment=environment.name,
+            resources=[tables, buckets],
+            copy_to=region,
+            days=environment.recovery_days,
+        )
+        # AWS Backup learns of changes through EventBridge. It turns that on itself, and the next deployment would turn it off.
+        cast(s3.CfnBucket, bucket.node.default_child).add_property_override(
+            "NotificationConfiguration.EventBridgeConfiguration.EventBridgeEnabled", True
         )
 
     def _export(self, name: str, value: str, environment: Environment) -> str:

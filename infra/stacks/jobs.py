@@ -10,6 +10,7 @@ from constructs import Construct
 
 from infra.constructs.acknowledge import acknowledge
 from infra.constructs.function import Function, FunctionKind
+from infra.constructs.key import key_statements
 from infra.constructs.layer import Layers, function_code
 from infra.constructs.machine import COMPACTION, Machine
 from infra.constructs.roles import Roles
@@ -48,6 +49,7 @@ class JobsStack(NestedStack):
         self._environment = environment
         self._layers = layers
         self._code = function_code(self)
+        self._key = stored.key
         self._sandbox = sandbox.resource
         self._variables = function_environment(environment, stored, schedules)
         self.functions: dict[str, Function] = {}
@@ -127,6 +129,8 @@ class JobsStack(NestedStack):
                 actions=["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"], resources=[queue.arn]
             )
         )
+        for statement in key_statements(self, self._key, decrypt=["sqs"]):
+            function.role.add_to_policy(statement)
         lambda_.CfnEventSourceMapping(
             self,
             construct_id,

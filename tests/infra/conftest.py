@@ -1,6 +1,7 @@
 """The application, synthesized once for all tests. It is not bundled, so the tests need no network."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,8 @@ from aws_cdk import App
 from infra.application import add_stacks
 from infra.constructs.function import TAG
 from infra.constructs.sandbox import NAME as SANDBOX
-from infra.environments import DEV, ENVIRONMENTS, Environment
+from infra.environments import ENVIRONMENTS, Environment
+from infra.environments_file import load_environments
 from infra.routes import ROUTES, Permission, Route, Surface
 from infra.stacks.api import ApiStack
 from infra.stacks.data import DataStack
@@ -24,6 +26,7 @@ Resource = dict[str, Any]
 ROWS: list[Route | Worker] = [*ROUTES, *WORKERS]
 CALLING = {row.function_name for row in ROWS if Permission.MODELS in row.permissions}
 """The functions that call models or tools."""
+ENVIRONMENTS_GUIDE = Path(__file__).resolve().parents[2] / "docs" / "environments.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ class Deployment:
     jobs: Template
     permissions: Template
     subscriptions: Template
+    copies: Template | None = None
+    """The stack in the region that gets the copies."""
 
     def templates(self) -> list[Template]:
         return [self.data, self.api, *self.nested(), self.permissions, self.subscriptions]
@@ -240,6 +245,7 @@ def synthesized(environments: Iterable[Environment], folder: Path) -> dict[str, 
             jobs=_read(folder / stack.jobs.template_file),
             permissions=_read(folder / stack.permissions.template_file),
             subscriptions=_read(folder / stack.subscriptions.template_file) if stack.subscriptions else {"Resources": {}},
+            copies=_read(folder / f"Spass-{environment.name}-Copies.template.json") if environment.copy_to else None,
         )
     return deployments
 
@@ -277,10 +283,12 @@ def prod(deployments: dict[str, Deployment]) -> Deployment:
 
 @pytest.fixture(scope="session")
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
-    """Return dev with every optional setting: snapshots, alarms with an address, bounds of the workers and followers."""
-    address = "operator@example.org"
-    settings = replace(DEV, snap_start=True, alarms=True, alarm_email=address, job_workers=24, compaction_steps=50, followers=60)
-    return synthesized([settings], tmp_path_factory.mktemp("extended"))[DEV.name]
+    """Return prod with every option, as the guide to environments has it."""
+    folder = tmp_path_factory.mktemp("extended")
+    file = folder / "environments.yaml"
+    file.write_text(re.findall(r"```yaml\n(.*?)```", ENVIRONMENTS_GUIDE.read_text(encoding="utf-8"), re.DOTALL)[0])
+    # Tests read the account as the reference that it is in the other templates.
+    return synthesized([replace(load_environments(file)["prod"], account=None)], folder / "cdk")["prod"]
 
 
 @pytest.fixture

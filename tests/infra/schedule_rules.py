@@ -58,6 +58,16 @@ def _queue(deployment: Deployment) -> dict[str, str]:
     return {"Fn::ImportValue": f"spass-{deployment.environment.name}-{QUEUE}"}
 
 
+def _key_of_queue(deployment: Deployment, action: str) -> dict[str, object]:
+    through = {"Fn::Join": ["", [f"sqs.{deployment.environment.region}.", {"Ref": "AWS::URLSuffix"}]]}
+    return {
+        "Action": action,
+        "Condition": {"StringEquals": {"kms:ViaService": [through]}},
+        "Effect": "Allow",
+        "Resource": {"Fn::ImportValue": f"spass-{deployment.environment.name}-KeyArn"},
+    }
+
+
 def the_group_belongs_to_its_stack(deployment: Deployment) -> Iterator[str]:
     """A group with a fixed name or a retained one would keep firing into a deployment that is gone."""
     group = deployment.api["Resources"].get(group_of(deployment))
@@ -74,7 +84,9 @@ def the_role_may_only_send_to_the_queue_of_runs(deployment: Deployment) -> Itera
     name, properties = role_of(deployment)
     if extra := properties.keys() - {"AssumeRolePolicyDocument", "Tags"}:
         yield f"the role has {sorted(extra)}"
-    allowed = [{"Action": "sqs:SendMessage", "Effect": "Allow", "Resource": _queue(deployment)}]
+    allowed: list[object] = [{"Action": "sqs:SendMessage", "Effect": "Allow", "Resource": _queue(deployment)}]
+    if deployment.environment.key == "customer":
+        allowed += [_key_of_queue(deployment, action) for action in ("kms:Decrypt", "kms:GenerateDataKey")]
     if (statements := statements_of(deployment.api, name)) != allowed:
         yield f"the role allows {statements}"
 

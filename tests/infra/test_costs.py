@@ -86,10 +86,11 @@ def test_an_option_adds_its_price(dev: Deployment, kind: str, properties: dict[s
     assert _sum(*dev.templates(), added) - _sum(*dev.templates()) == Decimal(dollars)
 
 
-def test_snapshots_cost_what_the_option_says(extended: Deployment, dev: Deployment) -> None:
+def test_snapshots_and_a_key_cost_what_the_options_say(extended: Deployment, dev: Deployment) -> None:
     alarms = len([*extended.resources("AWS::CloudWatch::Alarm")])
     more = _sum(*extended.templates()) - _sum(*dev.templates())
-    assert abs(more - OPTIONS["snap_start"][0] - alarms * Decimal("0.10")) < Decimal("0.00001")
+    options = sum((OPTIONS[name][0] for name in ("snap_start", "key")), Decimal())
+    assert abs(more - options - alarms * Decimal("0.10")) < Decimal("0.00001")
 
 
 def test_only_options_that_an_environment_has_are_printed(dev: Deployment) -> None:

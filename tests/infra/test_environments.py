@@ -3,6 +3,7 @@
 import ast
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from infra.routes import ROUTES
 from operate.assembly import read_assembly
 from tests.sampling import sampled
 
-from .conftest import Deployment, Template, function_name
+from .conftest import ENVIRONMENTS_GUIDE, Deployment, Template, function_name
 
 INFRA = Path(__file__).resolve().parents[2] / "infra"
 
@@ -41,6 +42,13 @@ def test_cfn_lint_finds_nothing_where_other_environments_differ(
     """The templates of the surfaces differ from those of prod only in their log groups, and the jobs have such groups too."""
     deployment = deployments[environment.name]
     assert _findings(environment, [deployment.data, deployment.jobs]) == []
+
+
+def test_cfn_lint_finds_nothing_in_the_templates_that_options_change(extended: Deployment) -> None:
+    """Snapshots and the permissions of the key are in the templates of all functions; those of the jobs stand for them."""
+    assert extended.copies is not None
+    assert _findings(extended.environment, [extended.data, extended.api, extended.jobs]) == []
+    assert _findings(replace(DEV, region="eu-west-1"), [extended.copies]) == []
 
 
 def test_an_unacknowledged_finding_of_the_security_rules_stops_the_synthesis(tmp_path: Path) -> None:
@@ -76,7 +84,6 @@ def test_every_function_is_arm64_and_its_log_group_has_a_retention(deployments: 
         assert function["LoggingConfig"]["LogFormat"] == "JSON"
         assert function["LoggingConfig"]["SystemLogLevel"] == "INFO", "a higher level drops the reports of time and memory"
         assert function_name(groups[function["LoggingConfig"]["LogGroup"]["Ref"]]["Properties"]) == function_name(function)
-        assert "ReservedConcurrentExecutions" not in function
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
@@ -149,6 +156,22 @@ def test_the_stage_has_the_throttling_of_its_environment(deployments: dict[str, 
     assert settings["ThrottlingRateLimit"] == environment.rate
     assert settings["ThrottlingBurstLimit"] == environment.burst
     assert settings["DataTraceEnabled"] is False
+
+
+def test_only_production_reserves_concurrency_because_a_new_account_has_none(deployments: dict[str, Deployment]) -> None:
+    reserved = {
+        name: {
+            function: one["ReservedConcurrentExecutions"]
+            for function, one in deployment.functions().items()
+            if "ReservedConcurrentExecutions" in one
+        }
+        for name, deployment in deployments.items()
+    }
+    prod = {"streams-get": 60, "managed-run-stream": 40, "worker-compaction-step": 21}
+    assert reserved == {"dev": {}, "staging": {}, "prod": prod}
+    guide = ENVIRONMENTS_GUIDE.read_text(encoding="utf-8")
+    assert f"`prod` reserves {sum(prod.values())}." in guide
+    assert f"a limit of {sum(prod.values()) + 100} at least" in guide.replace("\n", " ")
 
 
 def test_access_logs_contain_no_header_body_or_query(dev: Deployment) -> None:

@@ -81,7 +81,7 @@ def test_an_environment_limits_concurrent_messages_steps_and_followers(extended:
     (jobs,) = [
         one["Properties"]
         for _, one in extended.resources("AWS::Lambda::EventSourceMapping")
-        if one["Properties"]["EventSourceArn"] == {"Fn::ImportValue": "spass-dev-QueueArn"}
+        if one["Properties"]["EventSourceArn"] == {"Fn::ImportValue": "spass-prod-QueueArn"}
     ]
     assert (jobs["BatchSize"], jobs["ScalingConfig"]) == (1, {"MaximumConcurrency": 25}), (
         "a file must not wait for other files of a batch"

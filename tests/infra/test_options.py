@@ -1,0 +1,203 @@
+"""The options of an environment: each makes what it says, with the least rights, and without one there is nothing of it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+from aws_cdk import App
+
+from infra.environments import DEV, PROD, Restored
+from infra.routes import Permission
+from infra.stacks.data import DataStack
+
+from .conftest import ROWS, Deployment, Template, actions_of, statements_of
+from .test_data import PINNED, REPLACING
+
+KEY: Final = {"Fn::ImportValue": "spass-prod-KeyArn"}
+OWN: Final = frozenset({"AWS::Backup::BackupPlan", "AWS::Budgets::Budget", "AWS::KMS::Key"})
+PERMISSIONS: Final[Mapping[str, set[Permission]]] = {
+    name: {permission for row in ROWS if row.function_name == name for permission in row.permissions}
+    for name in sorted({row.function_name for row in ROWS})
+}
+SENDS: Final = {Permission.JOBS_SEND, Permission.COMPACTIONS_SEND, Permission.RUNS_SEND}
+QUEUE_WORKERS: Final = {"worker-jobs", "worker-compactions", "worker-runs"}
+
+
+def only(template: Template, kind: str) -> dict[str, Any]:
+    """Return the properties of the one resource of this type."""
+    (resource,) = [one for one in template["Resources"].values() if one["Type"] == kind]
+    properties: dict[str, Any] = resource["Properties"]
+    return properties
+
+
+def services(statements: list[dict[str, Any]], action: str) -> set[str]:
+    """Return the services through which these statements allow an action with the environment's key."""
+    allowed = [one for one in statements if one["Action"] == action]
+    assert all(one["Resource"] == KEY and [*one["Condition"]] == ["StringEquals"] for one in allowed)
+    through = [name for one in allowed for name in one["Condition"]["StringEquals"]["kms:ViaService"]]
+    return {name["Fn::Join"][1][0].removesuffix(".eu-central-1.") for name in through}
+
+
+def test_without_an_option_there_is_nothing_of_it(deployments: dict[str, Deployment]) -> None:
+    for deployment in deployments.values():
+        assert not {kind for kind in OWN if [*deployment.resources(kind)]}
+        assert "kms:" not in json.dumps(deployment.templates())
+        assert deployment.copies is None
+
+
+def test_the_options_replace_nothing_that_is_stored(extended: Deployment) -> None:
+    stored = {
+        (kind, name): {key: value for key, value in one["Properties"].items() if key in REPLACING[kind]}
+        for kind in REPLACING
+        for name, one in extended.resources(kind)
+    }
+    assert stored == PINNED
+
+
+def test_the_budget_counts_what_has_the_tag_and_writes_at_four_points(extended: Deployment) -> None:
+    budget = only(extended.api, "AWS::Budgets::Budget")
+    assert budget["Budget"] == {
+        "BudgetType": "COST",
+        "TimeUnit": "MONTHLY",
+        "BudgetLimit": {"Amount": 300, "Unit": "USD"},
+        "CostFilters": {"TagKeyValue": ["user:spass:environment$prod"]},
+    }
+    table = only(extended.data, "AWS::DynamoDB::Table")
+    assert {"Key": "spass:environment", "Value": "prod"} in table["Tags"]
+    notices = budget["NotificationsWithSubscribers"]
+    assert [(one["Notification"]["NotificationType"], one["Notification"]["Threshold"]) for one in notices] == [
+        ("ACTUAL", 50),
+        ("ACTUAL", 80),
+        ("ACTUAL", 100),
+        ("FORECASTED", 100),
+    ]
+    for one in notices:
+        assert one["Subscribers"] == [{"SubscriptionType": "EMAIL", "Address": "operator@example.org"}]
+        assert (one["Notification"]["ComparisonOperator"], one["Notification"]["ThresholdType"]) == ("GREATER_THAN", "PERCENTAGE")
+
+
+def test_the_key_encrypts_the_table_the_bucket_the_queues_and_the_topic(extended: Deployment) -> None:
+    ((name, key),) = extended.resources("AWS::KMS::Key")
+    arn = {"Fn::GetAtt": [name, "Arn"]}
+    assert (key["DeletionPolicy"], key["UpdateReplacePolicy"]) == ("Retain", "Retain")
+    assert key["Properties"]["EnableKeyRotation"] is True
+    table = only(extended.data, "AWS::DynamoDB::Table")
+    assert table["SSESpecification"] == {"SSEEnabled": True, "SSEType": "KMS", "KMSMasterKeyId": arn}
+    (rule,) = only(extended.data, "AWS::S3::Bucket")["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+    assert rule == {
+        "BucketKeyEnabled": True,
+        "ServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": arn},
+    }
+    queues = [queue["Properties"] for _, queue in extended.resources("AWS::SQS::Queue")]
+    assert len(queues) == 6
+    assert all(queue["KmsMasterKeyId"] == arn for queue in queues)
+    assert only(extended.api, "AWS::SNS::Topic")["KmsMasterKeyId"] == KEY
+    assert extended.data["Outputs"]["KeyArn"] == {"Value": arn, "Export": {"Name": "spass-prod-KeyArn"}}
+
+
+def test_the_keys_policy_allows_only_the_account_and_services_that_act_for_it(extended: Deployment) -> None:
+    """Without the second statement S3 could not announce an upload, and no alarm could publish."""
+    root, acting = only(extended.data, "AWS::KMS::Key")["KeyPolicy"]["Statement"]
+    assert root["Principal"]["AWS"]["Fn::Join"][1][-1] == ":root"
+    assert acting["Principal"] == {"Service": ["s3.amazonaws.com", "cloudwatch.amazonaws.com"]}
+    assert acting["Action"] == ["kms:Decrypt", "kms:GenerateDataKey"]
+    assert acting["Condition"] == {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}
+
+
+@pytest.mark.parametrize("name", PERMISSIONS)
+def test_a_role_uses_the_key_only_through_services_that_it_uses(extended: Deployment, name: str) -> None:
+    statements, permissions = extended.statements(name), PERMISSIONS[name]
+    actions = {action for one in statements for action in actions_of(one) if action.startswith("kms:")}
+    assert actions <= {"kms:Decrypt", "kms:GenerateDataKey"}
+    decrypting = {
+        "dynamodb": bool(permissions & {Permission.TABLE_READ, Permission.TABLE_WRITE}),
+        "s3": bool(permissions & {Permission.BUCKET_READ, Permission.UPLOADS_READ}),
+        "sqs": bool(permissions & SENDS) or name in QUEUE_WORKERS,
+    }
+    encrypting = {
+        "s3": bool(permissions & {Permission.BUCKET_WRITE, Permission.UPLOADS_WRITE}),
+        "sqs": bool(permissions & SENDS),
+    }
+    assert services(statements, "kms:Decrypt") == {service for service, used in decrypting.items() if used}
+    assert services(statements, "kms:GenerateDataKey") == {service for service, used in encrypting.items() if used}
+
+
+def test_ticks_and_the_archive_may_use_the_key(extended: Deployment) -> None:
+    roles = {name for name, one in extended.resources("AWS::IAM::Role") if name in extended.api["Resources"]}
+    using = {role: services(statements_of(extended.api, role), "kms:GenerateDataKey") for role in roles}
+    assert {frozenset(one) for one in using.values() if one} == {frozenset({"sqs"}), frozenset({"s3"})}
+    for role, through in using.items():
+        assert services(statements_of(extended.api, role), "kms:Decrypt") == through
+        assert ("sqs:SendMessage" in json.dumps(statements_of(extended.api, role))) == (through == {"sqs"})
+
+
+def test_the_restored_names_are_used_everywhere_and_the_own_ones_stay(extended: Deployment) -> None:
+    for function in extended.functions().values():
+        variables = function["Environment"]["Variables"]
+        assert (variables["SPASS_TABLE"], variables["SPASS_BUCKET"]) == ("prod-of-monday", "prod-of-monday-123456789012")
+    used = json.dumps([extended.api, *extended.nested(), extended.subscriptions])
+    assert "spass-prod-TableName" not in used
+    assert "spass-prod-BucketName" not in used
+    assert {extended.data["Outputs"][name]["Export"]["Name"] for name in ("TableName", "BucketName")} == {
+        "spass-prod-TableName",
+        "spass-prod-BucketName",
+    }
+    alarms = [alarm["Properties"] for _, alarm in extended.resources("AWS::CloudWatch::Alarm")]
+    tables = [one["Dimensions"] for one in alarms if one.get("Namespace") == "AWS/DynamoDB"]
+    assert tables
+    assert all(one == [{"Name": "TableName", "Value": "prod-of-monday"}] for one in tables)
+
+
+def test_the_queue_of_files_accepts_what_the_restored_bucket_announces(extended: Deployment, prod: Deployment) -> None:
+    def announcing(deployment: Deployment) -> object:
+        policies = [one["Properties"] for _, one in deployment.resources("AWS::SQS::QueuePolicy")]
+        (allowed,) = [one for policy in policies for one in policy["PolicyDocument"]["Statement"] if one["Effect"] == "Allow"]
+        return allowed["Condition"]["ArnLike"]["aws:SourceArn"]
+
+    own = {"Fn::Join": ["", ["arn:", {"Ref": "AWS::Partition"}, ":s3:::spass-prod-data-*"]]}
+    restored = {"Fn::Join": ["", ["arn:", {"Ref": "AWS::Partition"}, ":s3:::prod-of-monday-123456789012"]]}
+    assert announcing(prod) == own
+    assert announcing(extended) == [own, restored]
+
+
+def test_a_copy_of_what_is_used_is_made_daily_and_kept_for_the_recovery_days(extended: Deployment) -> None:
+    (rule,) = only(extended.data, "AWS::Backup::BackupPlan")["BackupPlan"]["BackupPlanRule"]
+    assert rule["ScheduleExpression"] == "cron(0 3 * * ? *)"
+    (copied,) = rule["CopyActions"]
+    assert copied["Lifecycle"] == {"DeleteAfterDays": PROD.recovery_days}
+    assert extended.copies is not None
+    there = only(extended.copies, "AWS::Backup::BackupVault")["BackupVaultName"]
+    assert copied["DestinationBackupVaultArn"]["Fn::Join"][1][2::2] == [":backup:eu-west-1:", f":backup-vault:{there}"]
+    selection = only(extended.data, "AWS::Backup::BackupSelection")["BackupSelection"]
+    assert [one["Fn::Join"][1][-1] for one in selection["Resources"]] == [
+        ":table/prod-of-monday",
+        ":s3:::prod-of-monday-123456789012",
+    ]
+    bucket = only(extended.data, "AWS::S3::Bucket")
+    assert bucket["NotificationConfiguration"]["EventBridgeConfiguration"] == {"EventBridgeEnabled": True}
+    assert bucket["NotificationConfiguration"]["QueueConfigurations"], "uploads are announced as before"
+    for template in (extended.data, extended.copies):
+        (vault,) = [one for one in template["Resources"].values() if one["Type"] == "AWS::Backup::BackupVault"]
+        assert (vault["DeletionPolicy"], vault["UpdateReplacePolicy"]) == ("Retain", "Retain")
+
+
+def test_the_stacks_are_for_the_account_and_the_region_of_their_environment() -> None:
+    environment = replace(DEV, account="123456789012", region="us-east-1")
+    stack = DataStack(App(analytics_reporting=False), "Data", environment=environment)
+    assert (stack.account, stack.region) == ("123456789012", "us-east-1")
+
+
+def test_without_restored_names_the_copy_is_of_the_environments_own_ones() -> None:
+    app = App(analytics_reporting=False)
+    stack = DataStack(app, "Spass-dev-Data", environment=replace(DEV, copy_to="eu-west-1"))
+    template = app.synth().get_stack_by_name(stack.stack_name).template
+    selection = only(template, "AWS::Backup::BackupSelection")["BackupSelection"]
+    assert selection["Resources"] == [{"Fn::GetAtt": [name, "Arn"]} for name in ("ItemsTableE2D1F4C3", "ObjectsBucket5A707942")]
+
+
+def test_the_restored_table_alone_leaves_the_own_bucket_in_use() -> None:
+    stack = DataStack(App(analytics_reporting=False), "Data", environment=replace(DEV, restored=Restored(table="back")))
+    assert stack.stored.table == "back"
+    assert stack.resolve(stack.stored.bucket) == {"Fn::ImportValue": "spass-dev-BucketName"}
