@@ -154,7 +154,7 @@ def _operation(route: Route, uri: str) -> JsonObject:
 def _refusal(status: int, answer: str, headers: Mapping[str, str], origins: Sequence[str]) -> JsonObject:
     """Return a method that answers this error to every request."""
     values = {_REQUEST_ID: "context.requestId", **{name: f"'{value}'" for name, value in headers.items()}}
-    return _mock(status, answer, values, origins)
+    return _mock(status, answer, values | _any_origin(origins))
 
 
 def _preflight(allow: Sequence[str], origins: Sequence[str]) -> JsonObject:
@@ -167,10 +167,10 @@ def _preflight(allow: Sequence[str], origins: Sequence[str]) -> JsonObject:
         "Access-Control-Allow-Headers": "*, Authorization",
         "Access-Control-Max-Age": str(_PREFLIGHT_SECONDS),
     }
-    return _mock(204, "", {name: f"'{value}'" for name, value in headers.items()}, origins)
+    return _mock(204, _allow_origin(origins), {name: f"'{value}'" for name, value in headers.items()})
 
 
-def _mock(status: int, answer: str, headers: Mapping[str, str], origins: Sequence[str]) -> JsonObject:
+def _mock(status: int, answer: str, headers: Mapping[str, str]) -> JsonObject:
     """Return a method that invokes no function. ``answer`` is a mapping template, and ``headers`` are mapping expressions."""
     return {
         "responses": {
@@ -191,7 +191,7 @@ def _mock(status: int, answer: str, headers: Mapping[str, str], origins: Sequenc
                     # first.
                     "contentHandling": "CONVERT_TO_TEXT",
                     "responseParameters": {f"method.response.header.{name}": value for name, value in headers.items()},
-                    "responseTemplates": {"application/json": f"{_allow_origin(origins)}{answer}"},
+                    "responseTemplates": {"application/json": answer},
                 }
             },
         },
@@ -199,12 +199,10 @@ def _mock(status: int, answer: str, headers: Mapping[str, str], origins: Sequenc
 
 
 def _allow_origin(origins: Sequence[str]) -> str:
-    """Return the start of a mapping template, which names the request's origin in the answer if it is one of ``origins``.
+    """Return a mapping template that names the request's origin in the answer if it is one of ``origins``.
 
     The names of headers are those that the client sent: HTTP/2 has them in lower case.
     """
-    if not origins:
-        return ""
     listed = ",".join(f"'{origin}'" for origin in origins)
     header = "$context.responseOverride.header"
     return (
@@ -214,13 +212,19 @@ def _allow_origin(origins: Sequence[str]) -> str:
     )
 
 
+def _any_origin(origins: Sequence[str]) -> dict[str, str]:
+    """Return the header by which pages of any origin may read API Gateway's own refusals, if there are ``origins``.
+
+    Most of these answers cannot be compared with a list. They hold no data, and never allow credentials.
+    """
+    return {"Access-Control-Allow-Origin": "'*'"} if origins else {}
+
+
 def _gateway_response(refusal: Refusal, origins: Sequence[str]) -> JsonObject:
     headers = {_REQUEST_ID: "context.requestId", "Content-Type": "'application/json'"}
     if refusal.retry_after is not None:
         headers["Retry-After"] = f"'{refusal.retry_after}'"
-    if origins:
-        # These answers cannot be compared with a list. They hold no data, and never allow credentials.
-        headers["Access-Control-Allow-Origin"] = "'*'"
+    headers |= _any_origin(origins)
     return {
         "statusCode": str(refusal.status),
         "responseParameters": {f"gatewayresponse.header.{name}": value for name, value in headers.items()},
