@@ -5,16 +5,28 @@ In all of them tenant data is retained, encrypted, recoverable to any second and
 says which values it may have; messages quote it.
 """
 
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias, get_args
 
 from aws_cdk import RemovalPolicy
 from aws_cdk.aws_logs import RetentionDays
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, StrictBool, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticCustomError
 
 _REGION: Final = r"^[a-z]{2}(-[a-z]+)+-[0-9]$"
 _YES_OR_NO: Final = "true or false"
+
+
+Tls: TypeAlias = Literal[
+    "SecurityPolicy_TLS13_1_2_PFS_PQ_2025_09",
+    "SecurityPolicy_TLS13_1_2_PQ_2025_09",
+    "SecurityPolicy_TLS13_1_2_FIPS_PFS_PQ_2025_09",
+    "SecurityPolicy_TLS13_1_2_FIPS_PQ_2025_09",
+    "SecurityPolicy_TLS13_1_2_2021_06",
+    "SecurityPolicy_TLS13_1_3_2025_09",
+    "SecurityPolicy_TLS13_1_3_FIPS_2025_09",
+]
+"""The security policies of regional APIs whose lowest version is TLS 1.2 or 1.3."""
 
 
 def one_more(workers: int) -> int:
@@ -34,6 +46,26 @@ def data_stack_name(environment: str) -> str:
 def _problem(reason: str, within: str | None = None) -> PydanticCustomError:
     """Return the error of a value that does not fit another. ``within`` is the key of the value in a mapping that is wrong."""
     return PydanticCustomError("conflict", "{reason}", {"reason": reason, "within": within})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class Domain:
+    """A domain name of the API.
+
+    ``certificate``: the ARN of its certificate in ACM, in the region of the environment.
+    ``zone``: the id of its hosted zone in Route 53, which then gets its record. None leaves it to the operator.
+    ``keep_endpoint``: leave the endpoint that API Gateway generates reachable.
+    """
+
+    name: str = Field(pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}$", description="a domain name in lower case")
+    certificate: str = Field(
+        pattern=r"^arn:aws[a-z-]*:acm:[a-z0-9-]+:[0-9]{12}:certificate/[0-9a-f-]+$",
+        description="the ARN of a certificate in ACM, arn:aws:acm:<region>:<account>:certificate/<id>",
+    )
+    zone: str | None = Field(
+        default=None, pattern="^Z[A-Z0-9]{1,31}$", description="the id of a hosted zone, e.g. Z0123456789ABCDEFGHIJ"
+    )
+    keep_endpoint: StrictBool = Field(default=False, description=_YES_OR_NO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="forbid"))
@@ -76,6 +108,8 @@ class Environment:
     to 30 cents a month (docs/operations.md has their number), so only prod has them.
     ``audit_archive_days``: how long the bucket keeps the line of a call in the audit archive; None archives nothing.
     ``needs_tenant``: do not synthesise without a tenant with a token in ``gateway.yaml``: the gateway would refuse every request.
+    ``tls``: the lowest version of TLS, and the ciphers, of the API's endpoint and its domain.
+    ``waf``: a web ACL, which costs money while idle.
     ``budget_usd``: a monthly budget of what has the environment's tag.
     ``key``: ``customer`` is a key of KMS of the environment's own for all that is stored, and costs 1 dollar a month.
     ``copy_to``: the region to which AWS Backup copies the table and the bucket every day.
@@ -105,10 +139,23 @@ class Environment:
     metrics: bool = Field(default=False, description=_YES_OR_NO)
     audit_archive_days: int | None = Field(default=None, ge=1, description="a whole number from 1, or null for no archive")
     needs_tenant: bool = False
+    domain: Domain | None = Field(default=None, description="a mapping with name and certificate, or null")
+    tls: Tls = Field(default="SecurityPolicy_TLS13_1_2_PFS_PQ_2025_09", description=f"one of {', '.join(get_args(Tls))}")
+    waf: bool = Field(default=False, description=_YES_OR_NO)
     budget_usd: float | None = Field(default=None, gt=0, description="a number of dollars above 0, or null for no budget")
     key: Literal["aws", "customer"] = Field(default="aws", description="aws or customer")
     restored: Restored | None = Field(default=None, description="a mapping with table, or null")
     copy_to: str | None = Field(default=None, pattern=_REGION, description="a region other than the environment's, or null")
+
+    @field_validator("domain")
+    @classmethod
+    def _has_certificate_of_region(cls, domain: Domain | None, info: ValidationInfo) -> Domain | None:
+        region, account = info.data.get("region"), info.data.get("account")
+        if domain and region and domain.certificate.split(":")[3] != region:
+            raise _problem(f"a regional API needs a certificate of its own region, {region}", within="certificate")
+        if domain and account and domain.certificate.split(":")[4] != account:
+            raise _problem(f"an API needs a certificate of its own account, {account}", within="certificate")
+        return domain
 
     @field_validator("budget_usd")
     @classmethod
@@ -133,6 +180,11 @@ class Environment:
         if copy_to and copy_to == info.data.get("region"):
             raise _problem(f"{copy_to} is the environment's own region; write another one")
         return copy_to
+
+    @property
+    def endpoint_disabled(self) -> bool:
+        """Return True if only the domain leads to the API."""
+        return self.domain is not None and not self.domain.keep_endpoint
 
     def followers_of(self, module: str) -> int | None:
         """Return the concurrency that is reserved for the function of ``module``, or None if it does not read streams."""

@@ -14,9 +14,8 @@ from infra.routes import BINARY_MEDIA_TYPES, MIN_COMPRESSED_BYTES, NO_SUCH_ROUTE
 
 JsonObject: TypeAlias = dict[str, object]
 
-# TLS 1.2 or 1.3 with forward secrecy. Such a policy needs an access mode. The strict one also refuses a request whose Host is not
+# A security policy needs an access mode. The strict one also refuses a request whose Host is not
 # that of its TLS connection.
-SECURITY_POLICY: Final = "SecurityPolicy_TLS13_1_2_PFS_PQ_2025_09"
 ENDPOINT_ACCESS_MODE: Final = "STRICT"
 
 SHORT_MILLISECONDS: Final = 29_000
@@ -65,6 +64,8 @@ REFUSALS: Final = (
     Refusal(kind="REQUEST_TOO_LARGE", status=413, code="payload_too_large"),
     Refusal(kind="THROTTLED", status=429, code="rate_limited", retry_after=1),
     Refusal(kind="QUOTA_EXCEEDED", status=429, code="rate_limited", retry_after=60),
+    # Only the web ACL's limits of requests block; what AWS's rules find, they count (constructs/web_acl.py).
+    Refusal(kind="WAF_FILTERED", status=429, code="rate_limited", retry_after=60),
     Refusal(kind="INTEGRATION_TIMEOUT", status=504, code="upstream_timeout"),
     Refusal(kind="INTEGRATION_FAILURE", status=502, code="upstream_error"),
     Refusal(kind="DEFAULT_5XX", status=502, code="upstream_error"),
@@ -73,20 +74,30 @@ REFUSALS: Final = (
 
 
 def openapi_body(
-    *, title: str, description: str, routes: Iterable[Route], uri: Callable[[Route], str], origins: Sequence[str] = ()
+    *,
+    title: str,
+    description: str,
+    routes: Iterable[Route],
+    uri: Callable[[Route], str],
+    tls: str,
+    origins: Sequence[str] = (),
+    disable_endpoint: bool = False,
 ) -> JsonObject:
     """Return the body of the API with these rows.
 
     ``uri`` returns the address at which API Gateway invokes the function of a row. ``origins`` are the exact origins whose pages
-    may read answers of the API, e.g. ``https://app.example.com``.
+    may read answers of the API, e.g. ``https://app.example.com``. ``tls`` is a security policy. ``disable_endpoint``: only a
+    domain name leads to the API.
     """
+    disabled = {"x-amazon-apigateway-endpoint-configuration": {"disableExecuteApiEndpoint": True}}
     return {
+        **(disabled if disable_endpoint else {}),
         "openapi": "3.0.1",
         "info": {"title": title, "description": description, "version": "1"},
         "paths": _paths(routes, uri, origins),
         "x-amazon-apigateway-binary-media-types": list(BINARY_MEDIA_TYPES),
         "x-amazon-apigateway-minimum-compression-size": MIN_COMPRESSED_BYTES,
-        "x-amazon-apigateway-security-policy": SECURITY_POLICY,
+        "x-amazon-apigateway-security-policy": tls,
         "x-amazon-apigateway-endpoint-access-mode": ENDPOINT_ACCESS_MODE,
         "x-amazon-apigateway-gateway-responses": {refusal.kind: _gateway_response(refusal, origins) for refusal in REFUSALS},
     }

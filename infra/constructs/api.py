@@ -11,7 +11,7 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct, IDependable
 
 from infra.constructs.acknowledge import acknowledge
-from infra.openapi_body import ENDPOINT_ACCESS_MODE, SECURITY_POLICY, openapi_body
+from infra.openapi_body import ENDPOINT_ACCESS_MODE, openapi_body
 from infra.routes import BINARY_MEDIA_TYPES, MIN_COMPRESSED_BYTES, Route
 
 _DESCRIPTION: Final = "Spass, a gateway for LLM agents."
@@ -36,11 +36,20 @@ class Api(Construct):
         burst: int,
         log_retention: logs.RetentionDays,
         log_removal: RemovalPolicy,
+        tls: str,
+        disable_endpoint: bool,
     ) -> None:
         super().__init__(scope, construct_id)
         # CloudFormation names the log group: under a fixed name, the retained group of a deleted stack would block a new stack.
         self.access = logs.LogGroup(self, "Access", retention=log_retention, removal_policy=log_removal)
-        body = openapi_body(title=name, description=_DESCRIPTION, routes=routes, uri=lambda route: self._uri(route, targets))
+        body = openapi_body(
+            title=name,
+            description=_DESCRIPTION,
+            routes=routes,
+            uri=lambda route: self._uri(route, targets),
+            tls=tls,
+            disable_endpoint=disable_endpoint,
+        )
         # What is in the body is in the properties too: an import resets what the body leaves out.
         self.resource = apigateway.SpecRestApi(
             self,
@@ -50,6 +59,7 @@ class Api(Construct):
             mode=apigateway.RestApiMode.OVERWRITE,
             fail_on_warnings=True,
             endpoint_types=[apigateway.EndpointType.REGIONAL],
+            disable_execute_api_endpoint=True if disable_endpoint else None,
             parameters={"endpointConfigurationTypes": "REGIONAL"},  # no OpenAPI extension has the type; this is for the import
             # Answers of short routes are JSON, which these types do not change. Only long routes answer with bytes: a streamed
             # answer is not encoded in base64.
@@ -68,17 +78,17 @@ class Api(Construct):
                 access_log_format=_access_log_format(),
             ),
         )
-        self._set_what_the_cdk_does_not_take()
+        self._set_what_the_cdk_does_not_take(tls)
         self._acknowledge()
 
     def deploy_after(self, dependency: IDependable) -> None:
         """Serve the body only when ``dependency`` exists."""
         cast(apigateway.Deployment, self.resource.latest_deployment).node.add_dependency(dependency)
 
-    def _set_what_the_cdk_does_not_take(self) -> None:
+    def _set_what_the_cdk_does_not_take(self, tls: str) -> None:
         api = cast(apigateway.CfnRestApi, self.resource.node.default_child)
         api.description = _DESCRIPTION
-        api.security_policy = SECURITY_POLICY
+        api.security_policy = tls
         api.endpoint_access_mode = ENDPOINT_ACCESS_MODE
 
     def _uri(self, route: Route, targets: Mapping[str, lambda_.IFunction]) -> str:
@@ -94,7 +104,7 @@ class Api(Construct):
             self,
             {
                 "AwsSolutions-APIG2": "The functions validate every request, and their errors say what to correct.",
-                "AwsSolutions-APIG3": "A web ACL bills also while nothing runs. An operator who wants one attaches it.",
+                "AwsSolutions-APIG3": "A web ACL bills also while nothing runs. An operator who wants one sets waf.",
                 "AwsSolutions-APIG6": "Execution logs would hold bodies and tokens; the access log has a line per request.",
                 f"AwsSolutions-IAM4[Policy::{push_logs}]": "API Gateway logs with this policy; AWS documents no smaller one.",
             },

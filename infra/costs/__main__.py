@@ -29,7 +29,7 @@ from infra.environments import Environment
 from infra.environments_file import load_environments
 from infra.routes import ROUTES
 
-_WEB_RULES: Final = 3
+_WEB_RULES: Final = 4
 _SNAPSHOTS: Final = snapshot_line(sum((Decimal(route.memory) / 1024 for route in ROUTES if route.long), Decimal()))
 OPTIONS: Final = {
     "audit_archive_days": (Decimal(), f"{BUCKET_GB_MONTH:.4f} for each GB that it keeps"),

@@ -13,11 +13,13 @@ from constructs import Construct
 from infra.constructs.api import Api
 from infra.constructs.archive import AuditArchive
 from infra.constructs.budget import Budget
+from infra.constructs.domain import DomainName
 from infra.constructs.function import Function
 from infra.constructs.layer import Layers
 from infra.constructs.monitoring import Monitoring, Watched
 from infra.constructs.sandbox import Sandbox
 from infra.constructs.schedules import Schedules
+from infra.constructs.web_acl import WebAcl
 from infra.environments import Environment
 from infra.queries import Logs
 from infra.routes import ROUTES, Permission, Route, Surface
@@ -78,6 +80,8 @@ class ApiStack(Stack):
             burst=environment.burst,
             log_retention=environment.log_retention,
             log_removal=environment.log_removal,
+            tls=environment.tls,
+            disable_endpoint=environment.endpoint_disabled,
         )
         self.permissions = PermissionsStack(
             self,
@@ -92,7 +96,9 @@ class ApiStack(Stack):
         archive = self._archive(environment, data.stored)
         self.subscriptions = self._subscriptions(environment, archive, functions) if archive else None
         self._budget(environment)
-        CfnOutput(self, "Url", value=api.resource.url.rstrip("/"))
+        if environment.waf:
+            WebAcl(self, "WebAcl", stage=api.resource.deployment_stage.stage_arn)
+        CfnOutput(self, "Url", value=self._add_domain(environment, api) or api.resource.url.rstrip("/"))
         if environment.alarms:
             monitoring = Monitoring(
                 self,
@@ -122,6 +128,14 @@ class ApiStack(Stack):
                     f"The alarms of {environment.name} notify no one: set alarm_email in environments.yaml, "
                     "or subscribe to the topic that the output AlarmTopic names.",
                 )
+
+    def _add_domain(self, environment: Environment, api: Api) -> str | None:
+        """Add the domain of the environment and return its URL, or None if it has none."""
+        if environment.domain is None:
+            return None
+        stage = api.resource.deployment_stage.stage_name
+        DomainName(self, "Domain", domain=environment.domain, tls=environment.tls, api=api.resource.rest_api_id, stage=stage)
+        return f"https://{environment.domain.name}"
 
     def _budget(self, environment: Environment) -> None:
         if environment.budget_usd is not None and environment.alarm_email is not None:

@@ -24,6 +24,7 @@ REFUSALS: Final = {
     "REQUEST_TOO_LARGE": ("413", "payload_too_large"),
     "THROTTLED": ("429", "rate_limited"),
     "QUOTA_EXCEEDED": ("429", "rate_limited"),
+    "WAF_FILTERED": ("429", "rate_limited"),
     "INTEGRATION_TIMEOUT": ("504", "upstream_timeout"),
     "INTEGRATION_FAILURE": ("502", "upstream_error"),
     "DEFAULT_5XX": ("502", "upstream_error"),
@@ -58,7 +59,9 @@ def no_object_of_the_api_is_outside_its_body(deployment: Deployment) -> Iterator
     """Each would be created, changed and deleted by a call of its own, of which AWS takes 5 to 10 a second."""
     found = [one["Type"] for one in _resources(deployment) if one["Type"].startswith("AWS::ApiGateway")]
     allowed = ["AWS::ApiGateway::Account", "AWS::ApiGateway::Deployment", "AWS::ApiGateway::RestApi", "AWS::ApiGateway::Stage"]
-    if sorted(found) != allowed:
+    if deployment.environment.domain:
+        allowed += ["AWS::ApiGateway::BasePathMapping", "AWS::ApiGateway::DomainName"]
+    if sorted(found) != sorted(allowed):
         yield f"the API has {sorted(found)}"
 
 
@@ -154,7 +157,7 @@ def api_gateway_refuses_in_our_envelope(deployment: Deployment) -> Iterator[str]
         status, code = REFUSALS.get(kind, ("", ""))
         headers = {_REQUEST_ID: "context.requestId", "Content-Type": "'application/json'"}
         if status == "429":
-            headers["Retry-After"] = "'60'" if kind == "QUOTA_EXCEEDED" else "'1'"
+            headers["Retry-After"] = "'60'" if kind in ("QUOTA_EXCEEDED", "WAF_FILTERED") else "'1'"
         if response["statusCode"] != status:
             yield f"{kind} has the status {response['statusCode']}"
         if response["responseParameters"] != {f"gatewayresponse.header.{name}": value for name, value in headers.items()}:
@@ -171,7 +174,7 @@ def an_import_resets_no_setting_of_the_api(deployment: Deployment) -> Iterator[s
         "Description": (body["info"]["description"], "Spass, a gateway for LLM agents."),
         "BinaryMediaTypes": (body["x-amazon-apigateway-binary-media-types"], list(BINARY_MEDIA_TYPES)),
         "MinimumCompressionSize": (body["x-amazon-apigateway-minimum-compression-size"], MIN_COMPRESSED_BYTES),
-        "SecurityPolicy": (body["x-amazon-apigateway-security-policy"], "SecurityPolicy_TLS13_1_2_PFS_PQ_2025_09"),
+        "SecurityPolicy": (body["x-amazon-apigateway-security-policy"], deployment.environment.tls),
         "EndpointAccessMode": (body["x-amazon-apigateway-endpoint-access-mode"], "STRICT"),
         # OpenAPI has no extension for the type of the endpoint; an import takes it as a parameter.
         "EndpointConfiguration": ({"Types": [api["Parameters"]["endpointConfigurationTypes"]]}, {"Types": ["REGIONAL"]}),

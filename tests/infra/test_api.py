@@ -63,6 +63,8 @@ def _deployment_id(routes: Sequence[Route]) -> str:
         burst=1,
         log_retention=DEV.log_retention,
         log_removal=DEV.log_removal,
+        tls=DEV.tls,
+        disable_endpoint=False,
     )
     (logical_id,) = assertions.Template.from_stack(stack).find_resources("AWS::ApiGateway::Deployment")
     return str(logical_id)

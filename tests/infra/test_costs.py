@@ -86,10 +86,10 @@ def test_an_option_adds_its_price(dev: Deployment, kind: str, properties: dict[s
     assert _sum(*dev.templates(), added) - _sum(*dev.templates()) == Decimal(dollars)
 
 
-def test_snapshots_and_a_key_cost_what_the_options_say(extended: Deployment, dev: Deployment) -> None:
+def test_the_options_cost_what_the_report_says(extended: Deployment, dev: Deployment) -> None:
     alarms = len([*extended.resources("AWS::CloudWatch::Alarm")])
     more = _sum(*extended.templates()) - _sum(*dev.templates())
-    options = sum((OPTIONS[name][0] for name in ("snap_start", "key")), Decimal())
+    options = sum((OPTIONS[name][0] for name in ("snap_start", "key", "waf")), Decimal())
     assert abs(more - options - alarms * Decimal("0.10")) < Decimal("0.00001")
 
 

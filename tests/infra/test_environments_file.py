@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from infra.config_files import ROOT, environments_file
-from infra.environments import DEV, ENVIRONMENTS, PROD, Environment, Restored
+from infra.environments import DEV, ENVIRONMENTS, PROD, Domain, Environment, Restored
 from infra.environments_file import FIELDS, EnvironmentsFileInvalid, load_environments
 
 from .conftest import ENVIRONMENTS_GUIDE
+
+CERTIFICATE = "arn:aws:acm:eu-central-1:123456789012:certificate/0a1b2c3d"
 
 
 def load(folder: Path, text: str) -> dict[str, Environment]:
@@ -33,8 +35,10 @@ def test_an_added_environment_has_the_settings_of_the_one_that_it_is_like(tmp_pa
     assert loaded["team"] == replace(DEV, name="team")
 
 
-def test_the_mapping_of_restored_names_is_read(tmp_path: Path) -> None:
-    loaded = load(tmp_path, "prod: {restored: {table: back, bucket: objects-of-back}}")
+def test_the_mappings_of_a_domain_and_of_restored_names_are_read(tmp_path: Path) -> None:
+    domain = f"domain: {{name: api.example.org, certificate: '{CERTIFICATE}', keep_endpoint: true}}"
+    loaded = load(tmp_path, f"prod:\n  {domain}\n  restored: {{table: back, bucket: objects-of-back}}\n")
+    assert loaded["prod"].domain == Domain(name="api.example.org", certificate=CERTIFICATE, keep_endpoint=True)
     assert loaded["prod"].restored == Restored(table="back", bucket="objects-of-back")
 
 
@@ -82,15 +86,30 @@ WRONG = {
     "prod: {region: Frankfurt}": "1: prod.region = Frankfurt: is not allowed; write a region, e.g. eu-central-1",
     "prod: {account: 123456789012}": "1: prod.account = 123456789012: is not allowed; write the 12 digits of an account",
     "prod: {telemetry: 1}": "1: prod.telemetry = 1: is not allowed; write true or false",
+    "prod: {waf: count}": "1: prod.waf = count: is not allowed; write true or false",
     "prod: {alarm_email: me}": "1: prod.alarm_email = me: is not allowed; write an e-mail address",
     'prod: {contact: "a\\nb"}': "1: prod.contact = a\nb: is not allowed; write an address or a page, in ASCII",
     "prod: {key: mine}": "1: prod.key = mine: is not allowed; write aws or customer",
+    "prod: {tls: TLS_1_0}": "1: prod.tls = TLS_1_0: is not allowed; write one of SecurityPolicy_TLS13_1_2_PFS_PQ_2025_09, ",
+    "prod: {tls: SecurityPolicy_TLS12_2018_EDGE}": "1: prod.tls = SecurityPolicy_TLS12_2018_EDGE: is not allowed; write one of ",
     "prod: {alarm_email: a@b.de, budget_usd: 0}": "1: prod.budget_usd = 0: is not allowed; write a number of dollars",
     "prod: {alarm_email: a@b.de, budget_usd: .inf}": "1: prod.budget_usd = .inf: is not allowed; write a number of dollars",
     # A value that does not fit another.
     "prod: {budget_usd: 50}": "1: prod.budget_usd = 50: a budget needs alarm_email, the address that it writes to",
     "prod: {copy_to: eu-central-1}": "1: prod.copy_to = eu-central-1: eu-central-1 is the environment's own region",
     "prod:\n  region: eu-west-1\n  copy_to: eu-west-1": "3: prod.copy_to = eu-west-1: eu-west-1 is the environment's own region",
+    "prod: {domain: api.example.org}": "1: prod.domain = api.example.org: is not allowed; write a mapping with name",
+    "prod:\n  domain:\n    name: api.example.org": "2: prod.domain.certificate: the key is missing; write the ARN of a",
+    f"prod:\n  domain:\n    name: api\n    certificate: {CERTIFICATE}": "3: prod.domain.name = api: is not allowed; write",
+    "prod:\n  domain:\n    name: a.de\n    certificate: mine": "4: prod.domain.certificate = mine: is not allowed; write",
+    f"prod:\n  domain:\n    name: a.de\n    certificate: {CERTIFICATE}\n    zone: a.de": "5: prod.domain.zone = a.de: is "
+    "not allowed; write the id of a hosted zone",
+    f"prod:\n  domain:\n    name: a.de\n    certificate: {CERTIFICATE}\n    zon: Z1": "5: prod.domain.zon = Z1: there is no such "
+    "key, did you mean zone?; the keys are name, certificate, zone, keep_endpoint",
+    f"prod:\n  domain:\n    name: a.de\n    certificate: {CERTIFICATE}\n  region: us-east-1": "4: prod.domain.certificate"
+    f" = {CERTIFICATE}: a regional API needs a certificate of its own region, us-east-1",
+    f"prod:\n  domain:\n    name: a.de\n    certificate: {CERTIFICATE}\n  account: '210987654321'": "4: prod.domain.certificate"
+    f" = {CERTIFICATE}: an API needs a certificate of its own account, 210987654321",
     "prod: {restored: {}}": "1: prod.restored.table: the key is missing; write the name of a table",
     "prod: {restored: {table: a}}": "1: prod.restored.table = a: is not allowed; write the name of a table",
     "prod:\n  restored:\n    table: Spass-prod-Data-ItemsTableE2D1F4C3-X": "3: prod.restored.table = "

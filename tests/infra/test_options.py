@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from aws_cdk import App
 
-from infra.environments import DEV, PROD, Restored
+from infra.environments import DEV, PROD, Domain, Restored
 from infra.routes import Permission
 from infra.stacks.data import DataStack
 
@@ -16,7 +16,9 @@ from .conftest import ROWS, Deployment, Template, actions_of, statements_of
 from .test_data import PINNED, REPLACING
 
 KEY: Final = {"Fn::ImportValue": "spass-prod-KeyArn"}
-OWN: Final = frozenset({"AWS::Backup::BackupPlan", "AWS::Budgets::Budget", "AWS::KMS::Key"})
+OWN: Final = frozenset(
+    {"AWS::ApiGateway::DomainName", "AWS::Backup::BackupPlan", "AWS::Budgets::Budget", "AWS::KMS::Key", "AWS::WAFv2::WebACL"}
+)
 PERMISSIONS: Final[Mapping[str, set[Permission]]] = {
     name: {permission for row in ROWS if row.function_name == name for permission in row.permissions}
     for name in sorted({row.function_name for row in ROWS})
@@ -54,6 +56,69 @@ def test_the_options_replace_nothing_that_is_stored(extended: Deployment) -> Non
         for name, one in extended.resources(kind)
     }
     assert stored == PINNED
+
+
+def test_the_domain_leads_to_the_stage_and_the_generated_endpoint_is_off(extended: Deployment, prod: Deployment) -> None:
+    ((name, domain),) = extended.resources("AWS::ApiGateway::DomainName")
+    assert {key: value for key, value in domain["Properties"].items() if key != "Tags"} == {
+        "DomainName": "api.example.org",
+        "RegionalCertificateArn": "arn:aws:acm:eu-central-1:123456789012:certificate/0a1b2c3d-0000-4000-8000-000000000000",
+        "EndpointConfiguration": {"Types": ["REGIONAL"]},
+        "SecurityPolicy": "SecurityPolicy_TLS13_1_3_2025_09",
+        "EndpointAccessMode": "STRICT",
+    }
+    ((api, _),), ((stage, _),) = extended.resources("AWS::ApiGateway::RestApi"), extended.resources("AWS::ApiGateway::Stage")
+    mapping = only(extended.api, "AWS::ApiGateway::BasePathMapping")
+    assert mapping == {"DomainName": {"Ref": name}, "RestApiId": {"Ref": api}, "Stage": {"Ref": stage}}
+    assert only(extended.api, "AWS::Route53::RecordSet") == {
+        "HostedZoneId": "Z0123456789ABCDEFGHIJ",
+        "Name": "api.example.org.",
+        "Type": "A",
+        "AliasTarget": {
+            "DNSName": {"Fn::GetAtt": [name, "RegionalDomainName"]},
+            "HostedZoneId": {"Fn::GetAtt": [name, "RegionalHostedZoneId"]},
+        },
+    }
+    assert extended.api["Outputs"]["Url"]["Value"] == "https://api.example.org"
+    assert extended.api["Outputs"]["DomainTarget"]["Value"] == {"Fn::GetAtt": [name, "RegionalDomainName"]}
+    endpoint = "x-amazon-apigateway-endpoint-configuration"
+    assert extended.rest_api()["DisableExecuteApiEndpoint"] is True
+    assert extended.rest_api()["Body"][endpoint] == {"disableExecuteApiEndpoint": True}, "an import resets what it leaves out"
+    assert "DisableExecuteApiEndpoint" not in prod.rest_api()
+    assert endpoint not in prod.rest_api()["Body"]
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["kept", "off"])
+def test_the_domain_says_whether_the_generated_endpoint_is_off(keep: bool) -> None:
+    domain = Domain(name="a.example.org", certificate="arn:aws:acm:eu-central-1:123456789012:certificate/0a", keep_endpoint=keep)
+    assert replace(DEV, domain=domain).endpoint_disabled is not keep
+    assert not DEV.endpoint_disabled
+
+
+def test_the_web_acl_limits_addresses_and_tokens_and_counts_everything_else(extended: Deployment) -> None:
+    acl = only(extended.api, "AWS::WAFv2::WebACL")
+    assert (acl["Scope"], acl["DefaultAction"]) == ("REGIONAL", {"Allow": {}})
+    *limits, common = sorted(acl["Rules"], key=lambda rule: int(rule["Priority"]))
+    assert [rule["Action"] for rule in limits] == [{"Block": {}}] * 3
+    rates = [rule["Statement"]["RateBasedStatement"] for rule in limits]
+    assert [(one["Limit"], one["EvaluationWindowSec"]) for one in rates] == [(2000, 300), (3000, 300), (3000, 300)]
+    assert [one["AggregateKeyType"] for one in rates] == ["IP", "CUSTOM_KEYS", "CUSTOM_KEYS"]
+    # A rule counts only requests that have all of its headers, and a client sends one of both.
+    assert [[key["Header"]["Name"] for key in one["CustomKeys"]] for one in rates[1:]] == [["authorization"], ["x-api-key"]]
+    assert common["OverrideAction"] == {"Count": {}}
+    assert common["Statement"]["ManagedRuleGroupStatement"] == {"VendorName": "AWS", "Name": "AWSManagedRulesCommonRuleSet"}
+    shown = [one["VisibilityConfig"]["SampledRequestsEnabled"] for one in (acl, *acl["Rules"])]
+    assert not any(shown), "samples would show tokens"
+    association = only(extended.api, "AWS::WAFv2::WebACLAssociation")
+    ((stage, _),) = extended.resources("AWS::ApiGateway::Stage")
+    assert association["ResourceArn"]["Fn::Join"][1][-1] == {"Ref": stage}
+
+
+def test_what_the_web_acl_blocks_is_a_429_of_the_gateway(extended: Deployment) -> None:
+    blocked = extended.rest_api()["Body"]["x-amazon-apigateway-gateway-responses"]["WAF_FILTERED"]
+    assert str(blocked["statusCode"]) == "429"
+    assert blocked["responseParameters"]["gatewayresponse.header.Retry-After"] == "'60'"
+    assert json.loads(blocked["responseTemplates"]["application/json"])["error"]["code"] == "rate_limited"
 
 
 def test_the_budget_counts_what_has_the_tag_and_writes_at_four_points(extended: Deployment) -> None:

@@ -31,7 +31,12 @@ ANY: Final = "x-amazon-apigateway-any-method"
 def body(*origins: str) -> Body:
     """Return the body of the API as JSON. The address of a function is its name."""
     made = openapi_body(
-        title="spass-test", description="A test.", routes=ROUTES, uri=lambda route: route.function_name, origins=origins
+        tls="SecurityPolicy_TLS13_1_3_2025_09",
+        title="spass-test",
+        description="A test.",
+        routes=ROUTES,
+        uri=lambda route: route.function_name,
+        origins=origins,
     )
     return json.loads(json.dumps(made))  # type: ignore[no-any-return]
 
