@@ -128,9 +128,14 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._status and self._answer is not None and not self._answer.done():
-            self.is_open = self.is_open and self._parser.should_keep_alive()
+            self.is_open = self.is_open and self._parser.should_keep_alive() and self._is_request_sent
             self._answer.set_result(Answer(self._status, self._headers, b"".join(self._pieces)))
             self._begin_answer()  # an idle connection must not keep the bytes
+
+    @property
+    def _is_request_sent(self) -> bool:
+        """Tell whether the whole request was sent. After an early answer, the rest of it would be read as the next request."""
+        return self._transport is not None and not self._transport.get_write_buffer_size()
 
     def _begin_answer(self) -> None:
         self._status, self._headers, self._pieces = 0, {}, []

@@ -86,6 +86,24 @@ async def test_a_connection_that_may_not_be_used_again_is_closed(head: bytes) ->
         assert (peer.opened, peer.open) == (5, 0)
 
 
+async def test_a_connection_whose_answer_came_before_the_whole_request_is_closed() -> None:
+    head, length = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: ", 16 * 2**20
+
+    async def refuse(peer: Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(ANSWER)
+        await asyncio.sleep(0.05)
+        if peer.opened == 1:
+            await reader.readexactly(length)
+        await reader.read()
+
+    async with listening(refuse) as (peer, endpoint):
+        for _ in range(2):
+            answer = await endpoint.send(head + b"%d\r\n\r\n" % length + b" " * length)
+            assert answer.body == b"null"
+        assert peer.opened == 2
+
+
 async def test_requests_on_new_connections_close_the_oldest_idle_ones() -> None:
     async with listening(answering(ANSWER)) as (peer, endpoint):
         for _ in range(120):
