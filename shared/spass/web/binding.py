@@ -28,7 +28,7 @@ class BoundFunction:
 
     def __init__(self, dependant: Dependant) -> None:
         self._function = _require_supported(dependant)
-        self._dependencies = [(inner.name, BoundFunction(inner)) for inner in dependant.dependencies]
+        self._dependencies = {inner.name: BoundFunction(inner) for inner in dependant.dependencies if inner.name}
         self._path, self._query = dependant.path_params, dependant.query_params
         self._body = next(iter(dependant.body_params), None)
         self._request_name = dependant.request_param_name
@@ -41,9 +41,9 @@ class BoundFunction:
         """
         values: dict[str, object] = {}
         problems: list[Any] = []
-        for name, dependency in self._dependencies:
+        for name, dependency in self._dependencies.items():
             try:
-                values[str(name)] = await dependency.call(request, body)
+                values[name] = await dependency.call(request, body)
             except RequestValidationError as error:
                 problems += error.errors()
         for field in self._path:
@@ -76,7 +76,11 @@ def _require_supported(dependant: Dependant) -> _Function:
         dependant.background_tasks_param_name,
         dependant.security_scopes_param_name,
         dependant.own_oauth_scopes,
+        dependant.concurrency,
+        [inner for inner in dependant.dependencies if inner.name is None],
     )
     if not inspect.iscoroutinefunction(function) or any(unsupported):
-        raise TypeError(f"{function} is not a coroutine function, or has a parameter that a route with a caller cannot take")
+        raise TypeError(
+            f"{function} is not a coroutine function, or has a parameter or a dependency that a route with a caller cannot take"
+        )
     return function

@@ -120,3 +120,8 @@ async def with_two_bodies(first: Body, second: Body) -> None: ...
 def test_a_parameter_that_no_route_may_take_is_refused_at_the_start(function: Callable[..., object]) -> None:
     with pytest.raises(TypeError, match="coroutine function"):
         BoundFunction(APIRoute("/x", function).dependant)
+
+
+def test_a_dependency_of_a_route_without_a_parameter_is_refused_at_the_start() -> None:
+    with pytest.raises(TypeError, match="a dependency"):
+        BoundFunction(APIRoute("/x", page, dependencies=[Depends(page)]).dependant)
