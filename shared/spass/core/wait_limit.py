@@ -53,6 +53,7 @@ class WaitLimit:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
 
     def _check(self) -> None:
         self._timer = None

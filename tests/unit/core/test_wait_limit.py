@@ -84,3 +84,13 @@ async def test_a_wait_that_ignores_its_cancellation_leaves_the_task_uncancelled(
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
+
+
+async def test_a_wait_after_the_end_has_a_limit_too(limit: WaitLimit) -> None:
+    await limit.wait(at_once(1), SHORT)
+    limit.close()
+    waiting = asyncio.ensure_future(limit.wait(never(), SHORT))
+    ended, _ = await asyncio.wait({waiting}, timeout=5)
+    waiting.cancel()
+    assert ended
+    assert isinstance(waiting.exception(), TimeoutError)

@@ -222,8 +222,9 @@ class Answer:
         Raises:
             AttemptFailed: they did not arrive in time, the connection broke off, or the body is too long.
         """
+        seconds = _seconds_left(self._read_timeout, self._deadline)
         try:
-            piece = await self._limit.wait(anext(self._pieces), _seconds_left(self._read_timeout, self._deadline))
+            piece = await self._limit.wait(anext(self._pieces), seconds)
         except StopAsyncIteration:
             return None
         except _FOREIGN_ERRORS as error:

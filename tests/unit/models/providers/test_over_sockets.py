@@ -1,6 +1,7 @@
 """Providers over real sockets, with servers that fail in the middle of an answer."""
 
 import asyncio
+import gc
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -153,6 +154,16 @@ async def test_a_silent_provider_times_out() -> None:
         with pytest.raises(BackendTimeout):
             await deltas_of(provider, request(stream=True), seconds=0.3)
         await asyncio.wait_for(server.connection_closed.wait(), 5)
+
+
+async def test_a_reader_that_comes_after_the_deadline_leaves_nothing_behind() -> None:
+    async with serving(hang) as (_, provider):
+        async with aclosing(provider.chat(request(stream=True), context(0.2))) as chat:
+            await anext(chat)
+            await asyncio.sleep(0.3)
+            with pytest.raises(BackendTimeout):
+                await anext(chat)
+        gc.collect()  # it would warn of a coroutine that was never awaited
 
 
 async def test_closing_a_stream_closes_the_connection() -> None:
