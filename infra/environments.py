@@ -30,7 +30,7 @@ Tls: TypeAlias = Literal[
 
 
 def one_more(workers: int) -> int:
-    """Return the number of workers of which a tenant that is alone may have ``workers``."""
+    """Return the number of workers of which all tenants' places are ``workers``."""
     return workers + 1
 
 
@@ -90,8 +90,8 @@ class Environment:
     ``snap_start``: restore the routes that call models from a snapshot instead of a cold start. Snapshots cost money while idle.
     After a restore each function makes new clients, reads its credentials again and reseeds ``random``
     (``spass/web/http_function.py``).
-    ``job_workers``, ``run_workers``, ``compaction_steps``: what one tenant has in work at the same time while it is alone. There
-    is one more worker than that (``one_more``), which the first piece of work of another tenant gets.
+    ``job_workers``, ``run_workers``, ``compaction_steps``: what all tenants together have in work at the same time. One tenant
+    has half of it at most if there are others. There is one worker more (``one_more``), which is free for another tenant.
     ``job_workers``: the number of concurrent messages of the job queue (files, parts, merges). The other messages wait on the
     queue, for days if necessary.
     ``run_workers``: the number of concurrent runs of managed agents from their queue. Each can take 15 minutes.

@@ -52,6 +52,7 @@ def function_environment(environment: Environment, stored: StatefulResources, sc
         "SPASS_RUN_WORKERS": str(environment.run_workers),
         "SPASS_JOB_WORKERS": str(environment.job_workers),
         "SPASS_COMPACTION_WORKERS": str(environment.compaction_steps) if environment.compaction_steps else None,
+        "SPASS_FOLLOWERS": str(environment.followers) if environment.followers else None,
         "SPASS_SCHEDULE_GROUP": schedules.group,
         "SPASS_SCHEDULE_ROLE": schedules.role_arn,
         "SPASS_KEYS_PATH": environment.keys_path,

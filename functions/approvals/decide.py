@@ -24,6 +24,7 @@ async def decide_approval(approval_id: ApprovalParameter, body: DecideApproval, 
         approval = await exchange.services.decisions.decide(exchange.scope, approval_id, body, record)
         return RouteResult(approval, is_stored=True)
 
+    await exchange.take_place("turns")
     return await run_idempotently(exchange, decide)
 
 

@@ -30,6 +30,7 @@ async def complete_chat(body: ChatCompletionRequest, request: Request, exchange:
     """Return the answer of a model or of an agent in OpenAI's format, as JSON or as a stream."""
     augment = parse_augment(request.headers)
     completions, scope = exchange.services.completions, exchange.scope
+    await exchange.take_place("turns")
     if body.stream:
         replay = partial(replay_chunks, include_usage=body.include_usage)
         answer = AnswerBuilder(body.model)

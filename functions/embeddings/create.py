@@ -15,6 +15,7 @@ router = api_router()
 @router.post("/v1/embeddings", response_model=EmbeddingList)
 async def embed_texts(body: EmbeddingsRequest, exchange: CurrentExchange) -> Response:
     """Embed one or more texts: up to 256, or up to `limits.embedding_inputs` of gateway.yaml."""
+    await exchange.take_place("turns")
     return await run_idempotently(exchange, lambda _: exchange.services.completions.embed(exchange.scope, body))
 
 

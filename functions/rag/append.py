@@ -23,6 +23,7 @@ async def append_documents(index_id: IndexParameter, body: WriteRequest, exchang
         answer = await writer.append(exchange.scope, index_id, body.documents, completion)
         return RouteResult(answer, is_stored=True)
 
+    await exchange.take_place("turns")
     return await run_idempotently(exchange, write)
 
 

@@ -14,6 +14,7 @@ async def patch_document(
     index_id: IndexParameter, doc_id: DocumentParameter, body: DocumentPatch, exchange: CurrentExchange
 ) -> Document:
     """Change a document's text, its metadata, or both. Only a new text is embedded."""
+    await exchange.take_place("turns")
     return await exchange.services.writer.patch(exchange.scope, index_id, doc_id, body)
 
 

@@ -17,6 +17,7 @@ router = api_router()
 async def query_index(index_id: IndexParameter, body: QueryRequest, exchange: CurrentExchange) -> Response:
     """Return the best `top_k` of the documents that match the filter, by exact cosine similarity, best first."""
     document_filter = parse_filter(body.filter) if body.filter else None
+    await exchange.take_place("turns")
     return await run_idempotently(
         exchange,
         lambda _: exchange.services.reader.query(

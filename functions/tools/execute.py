@@ -42,6 +42,7 @@ async def execute_tool(body: ToolExecution, exchange: CurrentExchange) -> Respon
         """Return the stored answer. A preview is stored without its confirm token, so make the token again."""
         return await exchange.services.toolbox.restore_preview(exchange.scope, body.name, body.arguments, stored_body)
 
+    await exchange.take_place("turns")
     return await run_idempotently(exchange, execute, restore=restore)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from spass.core.ids import TenantId
-from spass.core.jobs import WorkKind
 from spass.core.messages import Json
 from spass.core.time import Deadline, now, now_s
 from spass.rag.ingest.sweep import sweep_uploads
@@ -35,8 +34,6 @@ async def work(services: Services, _: Mapping[str, Any], deadline: Deadline) -> 
         except Exception as error:  # noqa: BLE001 (one tenant's failure must not stop the others)
             write_line({**failure_line(error, ""), "event": "sweep_failed", "tenant": tenant})
             counts["failed"] += 1
-    if tenants:
-        counts.update(await _forget_removed(services, tenants))
     line: dict[str, Json] = {"at": now(), "level": "info", "event": "swept", "tenants": len(tenants), **counts, **sandbox}
     write_line(line)
     return line
@@ -53,18 +50,6 @@ async def _sweep_schedules(services: Services, tenants: list[TenantId], deadline
         write_line({**failure_line(error, ""), "event": "schedule_sweep_failed"})
         return {"schedules_failed": 1}
     return {"schedules": swept.corrected, "schedule_orphans": swept.orphans, "schedules_failed": swept.failed}
-
-
-async def _forget_removed(services: Services, tenants: list[TenantId]) -> dict[str, int]:
-    """Remove the places of tenants that are not in ``gateway.yaml`` any more: others would leave half of the workers to them."""
-    try:
-        line = services.aws.for_tenant(tenants[0]).line
-        for kind in WorkKind:
-            await line.forget_others(kind, tenants)
-    except Exception as error:  # noqa: BLE001 (the sweep continues)
-        write_line({**failure_line(error, ""), "event": "places_failed"})
-        return {"places_failed": 1}
-    return {}
 
 
 async def _run_code(services: Services) -> dict[str, Json]:

@@ -104,7 +104,8 @@ class ChatTurn:
         """Crash at the commit, and wait until the lease has expired."""
         counted = Process()
         await ChatTurn(self.chats, self.kind, body=self.chat("m-2", "other", session_id=self.body["session_id"])).send(counted)
-        process = Process(Fault.CRASH_BEFORE, at=len(counted.calls) - 1)
+        commit = max(number for number, call in enumerate(counted.calls) if call.operation == "TransactWriteItems")
+        process = Process(Fault.CRASH_BEFORE, at=commit)
         await self.send(process)
         assert process.crashed
         await asyncio.sleep(LEASE_SECONDS)

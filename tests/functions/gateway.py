@@ -339,8 +339,9 @@ class Gateway:
         return [item for item in self.items() if "#AUDIT#" in str(item["pk"])]
 
     def stored(self) -> Mapping[str, object]:
-        """Return all items and objects, except audit records."""
-        items = {f"{item['pk']}{item['sk']}": item for item in self.items() if "#AUDIT#" not in str(item["pk"])}
+        """Return all items and objects, except audit records and the items of limits."""
+        beside = ("#AUDIT#", "#LIMIT#")
+        items = {f"{item['pk']}{item['sk']}": item for item in self.items() if not any(part in item["pk"] for part in beside)}
         return {**items, **self.objects()}
 
     def items(self) -> Sequence[Mapping[str, Any]]:

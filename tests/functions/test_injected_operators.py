@@ -123,8 +123,8 @@ OF_MANAGED_AGENTS: Final[Sequence[Place | None]] = (
 PLACES: Final = tuple(dict.fromkeys(filter(None, (*NOTES, *RESULTS, *OF_MANAGED_AGENTS))))
 INPUTS: Final = (in_a_mailbox, in_a_schedule)
 """Places in which a text is the owner's own word, not data."""
-_OWN: Final = re.compile(r"T#demo#(?:AUDIT#|SES#|APR#ada$|USER#ada#AGENT#(?:guard|graph|facts|pad)$)")
-"""Partitions of the table that a run of ada's operators adds to: audit records, its sessions, and approvals that wait."""
+_OWN: Final = re.compile(r"T#demo#(?:AUDIT#|LIMIT#|SES#|APR#ada$|USER#ada#AGENT#(?:guard|graph|facts|pad)$)")
+"""Partitions of the table that a run of ada's operators adds to: audit records, limits, its sessions, and approvals that wait."""
 _DATA: Final = re.compile("<data .*?</data>", re.DOTALL)
 
 

@@ -67,7 +67,7 @@ class PausedTurn:
         return answer
 
     def stored(self) -> Mapping[keys.Key, Item]:
-        """Return all items except the records of model calls, the places of followers, the chunks of the lost attempt, and the
+        """Return all items except the records of model calls, the places of requests, the chunks of the lost attempt, and the
         head of its stream if no other attempt owns it."""
         items = {keys.Key(str(item["pk"]), str(item["sk"])): item for item in self.turn.chats.items()}
         return {key: item for key, item in items.items() if self._kind(key) is None}
@@ -76,8 +76,8 @@ class PausedTurn:
         """Return what the item under ``key`` is, if a late write may change it."""
         if "#AUDIT#" in key.pk or "#USAGE#" in key.pk:
             return "record of a model call"
-        if "#FOLLOWERS#" in key.pk:
-            return "place of a follower"
+        if "#LIMIT#FOLLOWERS#" in key.pk or "#LIMIT#TURNS#" in key.pk:
+            return "place of a request"
         if key.sk.startswith(self._own_chunks):
             return "own chunk"
         is_redirected = self.turn.digest != self._own_head.pk.rpartition("#")[2]
@@ -123,7 +123,7 @@ async def test_a_worker_that_lost_its_stream_changes_nothing(
             answer = await paused.run()
             assert answer.status == 503 or parse_events(answer.body)
             kinds = list(paused.late_kinds())
-            assert set(kinds) <= {"record of a model call", "place of a follower", "own chunk", "own head", "hold", "release"}
+            assert set(kinds) <= {"record of a model call", "place of a request", "own chunk", "own head", "hold", "release"}
             assert ("hold" in kinds) <= (not after and _holds(call))
             assert paused.late_model_calls == 0
         except Exception as error:

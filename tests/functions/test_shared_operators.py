@@ -185,7 +185,8 @@ async def test_a_run_whose_worker_died_leaves_the_state_to_the_next_attempt(chat
     before = state_item(chats)
     clean = Process()
     await chats.send("POST", path, chat_body("m-2", "two"), process=clean)
-    dead = Process(Fault.CRASH_BEFORE, at=len(clean.calls) - 1)
+    commit = max(number for number, call in enumerate(clean.calls) if call.operation == "TransactWriteItems")
+    dead = Process(Fault.CRASH_BEFORE, at=commit)
     await chats.send("POST", path, chat_body("m-3", "three"), process=dead)
     assert dead.crashed
     assert state_item(chats)["input"] == "two" != before["input"]

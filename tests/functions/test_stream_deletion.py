@@ -52,7 +52,7 @@ async def stream_that(chats: Chats, end: str, message_id: str, session: str) -> 
 
     chats.model.script = answer
     posting = asyncio.create_task(chats.post(body(message_id, session), process=process))
-    await asyncio.sleep(0.01 if end == "lost before its first event" else 3)
+    await asyncio.sleep(0.013 if end == "lost before its first event" else 3)
     if end == "stopped":
         assert (await chats.stop(message_id)).status == 202
     if end.startswith("lost"):
@@ -75,8 +75,9 @@ def traces(chats: Chats, *sessions: str) -> list[str]:
 
 
 def texts_by_key(chats: Chats) -> dict[str, str]:
-    """Return all items except the counters of usage."""
-    return {key_of(item): str(item) for item in chats.items() if "#USAGE#" not in str(item["pk"])}
+    """Return all items except the counters of usage and of limits."""
+    items = [item for item in chats.items() if "#USAGE#" not in str(item["pk"]) and "#LIMIT#" not in str(item["pk"])]
+    return {key_of(item): str(item) for item in items}
 
 
 async def delete(chats: Chats, session: str) -> Answer:

@@ -17,7 +17,6 @@ from spass.core.code_calls import Perform
 from spass.core.effects import Cell, CellResult
 from spass.core.errors import SandboxUnavailable, StorageUnavailable
 from spass.core.ids import TenantId, WorkspaceId
-from spass.core.jobs import WorkKind
 from spass.core.time import Deadline
 from spass.rag.write.sweep import GARBAGE_SECONDS
 from spass.web.startup import WorkerFunction, worker_handler
@@ -49,20 +48,6 @@ def invoke(handler: WorkerFunction, milliseconds: int = 900_000) -> dict[str, An
 def replace_twice(gateway: Gateway, token: str) -> None:
     for text in ("old", "new"):
         gateway.send("POST", DOCUMENTS, body={"documents": [{"id": "a", "text": text}]}, token=token)
-
-
-def test_a_tenant_that_is_removed_from_the_file_leaves_its_workers_to_others(
-    gateway: Gateway, sweep_handler: WorkerFunction
-) -> None:
-    async def take(tenant: str) -> int:
-        line = gateway.services.aws.for_tenant(TenantId(tenant)).line
-        return sum([await line.take(WorkKind.RUNS, str(n)) for n in range(workers)])
-
-    workers = gateway.services.aws.for_tenant(TenantId("demo")).jobs.workers(WorkKind.RUNS)
-    assert gateway.run(take("removed")) == workers
-    assert gateway.run(take("demo")) < workers
-    invoke(sweep_handler)
-    assert gateway.run(take("demo")) == workers
 
 
 def test_every_tenant_is_swept_and_one_line_has_the_counts(

@@ -219,13 +219,13 @@ async def test_a_message_without_a_place_waits_in_the_line(gateway: ManagedGatew
     agent = await gateway.create()
     await gateway.run(agent, "Hello.", Process())
     await gateway.store.line.give_back(WorkKind.RUNS, f"{agent.id}#{gateway.stored_runs(agent)[0].id}")
-    workers = gateway.store.jobs.workers(WorkKind.RUNS)
-    for n in range(workers):
+    places = gateway.store.line.bound(gateway.store.tenant, WorkKind.RUNS)
+    for n in range(places):
         assert await gateway.store.line.take(WorkKind.RUNS, str(n))
     await work(gateway)
     assert (statuses(gateway, agent), gateway.queue) == ([RunStatus.QUEUED], [])
     with inject(Process()):
-        for n in range(workers):
+        for n in range(places):
             await gateway.store.line.give_back(WorkKind.RUNS, str(n))
     await work(gateway)
     assert statuses(gateway, agent) == [RunStatus.SUCCEEDED]

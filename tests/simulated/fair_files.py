@@ -56,7 +56,7 @@ class FairFiles(FairWorld):
     longest = LONGEST_FILE
 
     def open_aws(self) -> MemoryAws:
-        return MemoryAws(JobTargets(queue="jobs", job_workers=self.workers), self.schedule.now, versioned=True)
+        return MemoryAws(JobTargets(queue="jobs"), self.schedule.now, versioned=True, work_bound=self.work_bound)
 
     def serve(self) -> None:
         calls = SlowCalls(world=self)

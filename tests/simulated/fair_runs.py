@@ -38,7 +38,7 @@ class FairRuns(FairWorld):
     put_backs = 0
 
     def open_aws(self) -> MemoryAws:
-        return MemoryAws(JobTargets(queue="jobs", runs_queue=RUNS_QUEUE, run_workers=self.workers), self.schedule.now)
+        return MemoryAws(JobTargets(queue="jobs", runs_queue=RUNS_QUEUE), self.schedule.now, work_bound=self.work_bound)
 
     def serve(self) -> None:
         self.runs, self.handler = managed_runs(self._respond, self.aws, _config(), self.schedule.now)

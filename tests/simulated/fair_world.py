@@ -36,7 +36,7 @@ class Begun:
 
 @dataclass
 class FairWorld(ABC):
-    """The gateway, whose tenants may have ``workers`` workers while they are alone.
+    """The gateway with one worker more than ``workers``, half of which a tenant may have.
 
     ``begun`` is the work that has begun, ``most`` is how much of a tenant was worked on at a time. ``limited`` are the tenants at
     their rate limit. ``busy`` counts the workers that have a message, ``dead`` are messages of the dead-letter queue, and
@@ -86,6 +86,14 @@ class FairWorld(ABC):
     @abstractmethod
     async def handle(self, tenant: TenantId, body: str, delivery: Delivery, deadline: Deadline) -> bool:
         """Handle a message as a worker does. Return whether it is done."""
+
+    @property
+    def share(self) -> int:
+        """Return how many workers a tenant may have."""
+        return self.workers // 2
+
+    def work_bound(self, tenant: TenantId, kind: WorkKind) -> int:
+        return self.share
 
     def store(self, tenant: TenantId) -> TenantStore:
         return self.aws.for_tenant(tenant)
@@ -157,5 +165,5 @@ class FairWorld(ABC):
         if after is None or after["pk"] != keys.work_partition(self.kind):
             return
         out: Any = after.get("out", frozenset())
-        if after.get("count", 0) != len(out) or len(out) > self.workers:
+        if after.get("count", 0) != len(out) or len(out) > self.share:
             self.trespasses.append(f"places: {after!r}")

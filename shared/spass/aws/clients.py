@@ -17,7 +17,7 @@ from spass.store.keys import BACKEND_PREFIX
 from spass.store.schedules import Schedules
 from spass.store.table import GuardedTable, TableClient, TenantTable
 from spass.store.tenant_store import TenantStore
-from spass.store.work_line import WorkLine
+from spass.store.work_line import WorkBound, WorkLine, default_work_bound
 
 if TYPE_CHECKING:
     import boto3
@@ -61,12 +61,21 @@ class Aws:
     """The boto3 session of this process and its clients, each created on first use.
 
     Region, credentials and ``AWS_ENDPOINT_URL`` come from the environment, as boto3 reads them; endpoints are regional.
+    ``work_bound`` returns how many pieces of work of a kind a tenant may have out.
     """
 
-    def __init__(self, *, table: str, bucket: str, job_targets: JobTargets = NO_JOB_TARGETS) -> None:
+    def __init__(
+        self,
+        *,
+        table: str,
+        bucket: str,
+        job_targets: JobTargets = NO_JOB_TARGETS,
+        work_bound: WorkBound = default_work_bound,
+    ) -> None:
         self._table = table
         self._bucket = bucket
         self._job_targets = job_targets
+        self._work_bound = work_bound
 
     @cached_property
     def _session(self) -> "boto3.Session":
@@ -155,7 +164,7 @@ class Aws:
             S3Objects(lambda: self._s3, self._bucket, tenant),
             S3Uploads(lambda: self._s3, self._bucket, tenant, self._credentials),
             jobs,
-            WorkLine(tenant, table, self.shared, jobs),
+            WorkLine(tenant, table, self.shared, jobs, self._work_bound),
         )
 
 

@@ -10,9 +10,6 @@ class JobTargets:
 
     ``schedule_role`` is the ARN of the role with which an entry of the group sends to the queue ``runs_queue_arn``.
 
-    ``run_workers``, ``job_workers`` and ``compaction_workers`` are the numbers of concurrent runs, of concurrent files and parts,
-    and of concurrent compactions that a tenant may have while it is alone. There is one more worker of each kind.
-
     Compactions have a queue of their own. A client waits for them, so they must not queue behind another tenant's files.
     """
 
@@ -23,9 +20,6 @@ class JobTargets:
     runs_queue_arn: str | None = None
     schedule_group: str | None = None
     schedule_role: str | None = None
-    run_workers: int = 8
-    job_workers: int = 32
-    compaction_workers: int = 100
 
 
 NO_JOB_TARGETS: Final = JobTargets()

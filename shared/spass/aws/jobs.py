@@ -32,15 +32,6 @@ class AwsJobs(TenantJobs):
     targets: JobTargets
     tenant: TenantId
 
-    def workers(self, kind: WorkKind) -> int:
-        targets = self.targets
-        workers = {
-            WorkKind.COMPACTIONS: targets.compaction_workers,
-            WorkKind.RUNS: targets.run_workers,
-            WorkKind.FILES: targets.job_workers,
-        }
-        return workers[kind]
-
     async def send(self, job: Job, *, delay: int = 0) -> None:
         if job.tenant != self.tenant:
             raise PermissionError("the job belongs to another tenant")

@@ -17,7 +17,7 @@ Only ``web`` knows which HTTP status a branch has. A class in parentheses refine
     ├── Conflict            SessionBusy · SessionArchived · CompactionInProgress · NothingToCompact · CompactionDisabled ·
     │                       EmbeddingModelMismatch · ConfirmTokenInvalid · ConfirmTokenExpired · IdempotencyInProgress ·
     │                       WorkspaceConflict · ApprovalDecided · PreviewNotSeen · NothingToRun · AgentPaused · BatchConflict ·
-    │                       IndexReplaced · Superseded
+    │                       IndexReplaced · Superseded · TooManySchedules
     ├── TooLarge            PayloadTooLarge
     ├── KeyMismatch         IdempotencyKeyReused
     ├── LimitExceeded       RateLimited · BudgetExceeded
@@ -248,6 +248,10 @@ class NothingToRun(Conflict, code="nothing_to_run"):
 
 
 class AgentPaused(Conflict, code="agent_paused"): ...
+
+
+class TooManySchedules(Conflict, code="too_many_schedules"):
+    """The tenant has as many schedules as the operator allows: ``details`` has ``of``, ``limit``, ``in_use``, ``allowed``."""
 
 
 class TooLarge(SpassError): ...

@@ -130,9 +130,13 @@ class EventList(Generic[E]):
                 yield self.events[index]
                 index += 1
 
+    async def wait_for_end(self) -> None:
+        """Wait until the list has ended, whatever came of it."""
+        await self.wait_for_event(_NEVER)
+
     async def result(self) -> list[E]:
         """Return all events once the list has ended, or raise its error."""
-        await self.wait_for_event(_NEVER)
+        await self.wait_for_end()
         if self._error is not None:
             raise self._error
         return self.events

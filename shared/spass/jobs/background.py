@@ -7,6 +7,7 @@ from spass.jobs.dispatch import Handler, NotHandled, Task
 from spass.metering import audit
 from spass.rag.index.cache import ObjectCache
 from spass.rag.ingest.lease import DEFAULTS, IngestSettings
+from spass.rag.ingest.places import enter, leave
 from spass.rag.ingest.uploaded_file import UploadedFile
 from spass.rag.ingest.worker import IngestWorker
 from spass.rag.write.merge_job import merge
@@ -24,7 +25,11 @@ def background_handler(
             case UploadedFile() | IngestUpload() | IngestPart():
                 return await IngestWorker(writer, store, delivery, deadline, ingest, bus).run(task)
             case MergeSegments():
-                await merge(store, cache, task.index, deadline)
+                if await enter(store, task, delivery):
+                    try:
+                        await merge(store, cache, task.index, deadline)
+                    finally:
+                        await leave(store, task, delivery)
             case AccountCall():
                 await audit.account(store, task.record)
             case StartCompaction() | RunAgent() | Tick():

@@ -33,7 +33,9 @@ MARGIN_SECONDS: Final = 1.0
 MAX_CALLS_PER_SHARD: Final = 1000
 """Calls in flight in one item. Their ids take 7 KB, so a write takes 8 write units."""
 
-_LEASE_STEP: Final = 20  # seconds
+_LEASE_STEP: Final = 5
+"""Seconds between the ends of leases. A lease has 55 to 60 seconds left after a renewal, and 35 before the next one. So a worker
+whose clock is 30 seconds ahead does not take it for expired, and the place of a dead worker is free within 60 seconds."""
 _CALLS: Final = "calls#"
 _MONEY: Final = "money#"
 _MONEY_DIGITS: Final = 12  # after the decimal point, of a US dollar
@@ -193,7 +195,8 @@ def _money_units(usd: Decimal) -> int:
 
 
 def lease_end(now: float) -> int:
-    return math.ceil((now + LEASE_SECONDS) / _LEASE_STEP) * _LEASE_STEP
+    """Return the second at which a lease ends that is taken or renewed now. All leases end at one of a few seconds."""
+    return math.floor((now + LEASE_SECONDS) / _LEASE_STEP) * _LEASE_STEP
 
 
 def month_of(now: float) -> str:

@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,7 @@ from spass.store import keys
 from spass.store.codec import encode
 from spass.store.idempotency import Claim, StoredResponse, put_once
 from spass.store.swap import commit
+from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Absent, Equals, Put, Update, Write
 from spass.tenancy.config import GatewayConfig
@@ -76,9 +78,21 @@ class ManagedAgents:
 
         Raises:
             AgentNotFound, ModelNotFound, ToolNotFound, ModelNotAllowed, InvalidRequest: a value is wrong; nothing is stored.
+            TooManySchedules: the tenant has as many schedules as it may have; nothing is stored.
             LeaseLost: another attempt has the claim; nothing is stored.
             StorageUnavailable: the table does not answer; whether the agent exists is unknown.
         """
+        for _ in range(_PATCH_ATTEMPTS):
+            agent = self._new_agent(scope, body)
+            with suppress(TransactionFailed):  # another schedule was stored meanwhile
+                await self._put(scope.store, agent, claim)
+                if agent.schedule is not None:
+                    await self._apply_schedule(scope.store, agent)
+                return agent
+            await back_off(_PATCH_DELAY)
+        raise StorageUnavailable("Too many schedules are stored at once; try again.", retry_after=1)
+
+    def _new_agent(self, scope: Scope, body: "CreateManagedAgent") -> ManagedAgent:
         at = timestamp(self._clock())
         agent = ManagedAgent(
             id=ManagedAgentId(new_id("agt")),
@@ -95,20 +109,26 @@ class ManagedAgents:
             created_at=at,
             updated_at=at,
         )
-        agent = replace(agent, session_agent=AgentName(self._check_values(scope, agent).name))
-        store = scope.store
+        return replace(agent, session_agent=AgentName(self._check_values(scope, agent).name))
+
+    async def _put(self, store: TenantStore, agent: ManagedAgent, claim: Claim | None) -> None:
         writes = [
             Put(keys.managed_agent(store.tenant, agent.id), encode(agent), ITEM_ABSENT),
-            Put(keys.user_managed(store.tenant, agent.owner, agent.id), {"created_at": at}),
+            Put(keys.user_managed(store.tenant, agent.owner, agent.id), {"created_at": agent.created_at}),
+            *(await self._schedule_writes(store, agent) if agent.schedule is not None else ()),
         ]
-        if agent.schedule is not None:
-            writes.append(_pending_schedule(store, agent))
-        await put_once(
-            store, writes, token=agent.id, claim=claim, response=StoredResponse(ManagedAgentView.of(agent).to_dict(), {})
-        )
-        if agent.schedule is not None:
-            await self._apply_schedule(store, agent)
-        return agent
+        response = StoredResponse(ManagedAgentView.of(agent).to_dict(), {})
+        await put_once(store, writes, token=agent.id, claim=claim, response=response)
+
+    async def _schedule_writes(self, store: TenantStore, agent: ManagedAgent) -> list[Write]:
+        """Return the writes that store the schedule of ``agent``, besides that of the agent: the item that tells the sweep that
+        its entry may differ from the table, and one that counts the schedule, if it has ticks."""
+        from spass.managed.schedule_bound import count_schedule
+
+        pending = Put(keys.pending_schedule(store.tenant, agent.id), {"version": agent.version})
+        if agent.schedule is None or not agent.schedule.enabled:
+            return [pending]
+        return [pending, await count_schedule(store, agent.id, self._config.bound_of(store.tenant, "schedules"))]
 
     async def get(self, scope: Scope, agent: ManagedAgentId) -> ManagedAgent:
         """Return an agent of the owner. Errors are those of ``read_agent``."""
@@ -132,6 +152,7 @@ class ManagedAgents:
         Raises:
             AgentNotFound: the owner has no such agent, or its kind or file does not exist any more.
             ModelNotFound, ToolNotFound, ModelNotAllowed, InvalidRequest: a value is wrong; nothing is changed.
+            TooManySchedules: the tenant has as many schedules as it may have; nothing is changed.
             StorageUnavailable: the table does not answer; whether the agent was changed is unknown.
         """
         store, changes = scope.store, body.changes
@@ -148,7 +169,7 @@ class ManagedAgents:
                 )
             ]
             if "schedule" in changes:
-                writes.append(_pending_schedule(store, changed))
+                writes += await self._schedule_writes(store, changed)
             if not await commit(store, writes):
                 if "schedule" in changes:
                     await self._apply_schedule(store, changed)
@@ -261,8 +282,3 @@ class ManagedAgents:
             agents = await map_concurrently(partial(find_agent, store), ids, limit=_READS_AT_ONCE)
             for agent_id, agent in zip(ids, agents, strict=True):
                 yield agent_id, ManagedAgentView.of(agent) if agent is not None and agent.deleted_at is None else None
-
-
-def _pending_schedule(store: TenantStore, agent: ManagedAgent) -> Put:
-    """Return the write that tells the sweep that the entry of ``agent`` may differ from the table."""
-    return Put(keys.pending_schedule(store.tenant, agent.id), {"version": agent.version})

@@ -171,20 +171,23 @@ class Completion(Generic[A_contra]):
 
 
 async def put_once(
-    store: TenantStore, writes: Sequence[Put], *, token: str, claim: Claim | None, response: StoredResponse
+    store: TenantStore, writes: Sequence[Write], *, token: str, claim: Claim | None, response: StoredResponse
 ) -> None:
     """Put new items, the first of which has a new id and is absent, and store ``response`` under the claim, if there is one.
 
     Raises:
         LeaseLost: another attempt has acquired the claim; nothing was created.
+        TransactionFailed: another condition of ``writes`` does not hold; nothing was created.
         StorageUnavailable: the table does not answer; whether the items were created is unknown.
     """
     completion = [await claim.completion(response)] if claim is not None else []
     try:
         await store.table.transact([*writes, *completion], token=token)
-    except TransactionFailed:
+    except TransactionFailed as failure:
         if await store.table.get(writes[0].key) is None:
-            raise claim_lost() from None
+            if claim is not None and len(writes) in failure.failures:
+                raise claim_lost() from None
+            raise
 
 
 def claim_lost() -> LeaseLost:

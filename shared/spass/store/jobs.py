@@ -16,9 +16,6 @@ class TenantJobs(Protocol):
         StorageUnavailable: the queue or the state machine does not exist or does not answer; the work may have been sent.
     """
 
-    def workers(self, kind: WorkKind) -> int:
-        """Return how many pieces of work of ``kind`` a tenant that is alone has in work at the same time, at most."""
-
     async def send(self, job: Job, *, delay: int = 0) -> None:
         """Send ``job`` to its queue, which delivers it after ``delay`` seconds, at most ``MAX_DELAY_SECONDS``."""
 

@@ -38,6 +38,7 @@ PENDING_RUN_PREFIX = "RUN#"
 PENDING_SCHEDULE_PREFIX = "SCHEDULE#"
 PENDING_DELETION_PREFIX = "DELETE#"
 RAG_INDEX_PREFIX = "IDX#"
+RAG_MERGE_PREFIX = "MERGE#"
 UPLOAD_PREFIX = "UP#"
 WORKSPACE_PREFIX = "WS#"
 DELETED_GENERATION_PREFIX = "GONE#"
@@ -212,7 +213,7 @@ def rag_manifest(tenant: TenantId, index: IndexId) -> Key:
 
 
 def rag_merge(tenant: TenantId, index: IndexId) -> Key:
-    return Key(rag_partition(tenant), f"MERGE#{index}")
+    return Key(rag_partition(tenant), f"{RAG_MERGE_PREFIX}{index}")
 
 
 def uploads_partition(tenant: TenantId, index: IndexId) -> str:
@@ -296,6 +297,16 @@ def tenant_limit(tenant: TenantId, shard: int) -> Key:
 def followers_limit(tenant: TenantId, shard: int) -> Key:
     """Return the key of one shard of the limit of the clients that follow a tenant's streams."""
     return Key(f"{tenant_prefix(tenant)}LIMIT#FOLLOWERS#{shard}", "LIMIT")
+
+
+def turns_limit(tenant: TenantId, shard: int) -> Key:
+    """Return the key of one shard of the limit of the requests of a tenant that call models, embed or run code."""
+    return Key(f"{tenant_prefix(tenant)}LIMIT#TURNS#{shard}", "LIMIT")
+
+
+def schedules_limit(tenant: TenantId) -> Key:
+    """Return the key of the item that each transaction changes that stores a schedule of a tenant."""
+    return Key(f"{tenant_prefix(tenant)}LIMIT#SCHEDULES", "LIMIT")
 
 
 def usage_partition(tenant: TenantId, month: str) -> str:

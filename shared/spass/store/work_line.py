@@ -1,26 +1,22 @@
-"""Share the workers of a queue fairly among tenants: a tenant has a bounded number of pieces of work out, and the rest waits.
+"""Bound the work of each tenant on a shared queue and with its workers: what exceeds the bound waits in the table, in order.
 
 A piece of work that is *out* has a place: its message is on the queue, or a worker has it. One item for each tenant has the names
-of the pieces that are out. All tenants' items are in one partition, so that a tenant sees whether others compete. A tenant
-without work has no item. What waits is in the tenant's own part of the table, in order. The worker that gives a place back sends
-what waits next.
+of the pieces that are out. A tenant without work has no item. What waits is in the tenant's own part of the table, in order. The
+worker that gives a place back sends what waits next.
 
-A tenant that is alone may have ``workers`` pieces out, and there is one worker more than that. So the first piece of another
-tenant begins at once.
-
-The bucket sends the events of files past this line. So the worker that receives one takes the place, or puts the file into the
-line. What is received never takes the last places of a tenant that is alone; these are for what waits. So what exceeds all places
-begins to wait, and each worker that is free moves the rest of the queue into the line, until it finds other work.
+A tenant has places for half of the workers at most if there are other tenants, and there is one worker more than two halves. So a
+worker is free for the first piece of another tenant. The bucket sends the events of files past this line; a free worker that
+receives one without a place moves it into the line.
 
 Names make each step safe to repeat: a place is taken and given back once. Sending may happen twice after a crash, and a worker
 that gets a message twice finds its work begun or over.
 """
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, TypeAlias
 
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import TenantId, random_suffix
@@ -33,8 +29,13 @@ from spass.store.writes import Absent, AtMost, Contains, Delete, Equals, HasSize
 _ITEMS_PER_READ: Final = 8
 """Waiting pieces of one read. Most of the first ones may be in the hands of others that give places back at the same time."""
 
-_SPARE_PART: Final = 8
-"""One in so many places of a tenant that is alone is left to what waits. Jobs without a place may have some of the workers."""
+WorkBound: TypeAlias = Callable[[TenantId, WorkKind], int]
+"""Return how many pieces of work of a kind a tenant may have out."""
+
+
+def default_work_bound(_: TenantId, __: WorkKind) -> int:
+    """Return the bound in a process that does not know those of the operator."""
+    return 8
 
 
 class _Place(Enum):
@@ -57,15 +58,12 @@ class WorkLine:
     table: GuardedTable
     shared: GuardedTable
     jobs: TenantJobs
+    bound: WorkBound
 
-    async def take(self, kind: WorkKind, name: str, *, is_received: bool = False) -> bool:
-        """Take a place for the piece of work ``name``, or keep the one that it has. Return False if there is none for this
-        tenant: it has half of the workers and other tenants compete, it has all of them, or other work of it waits.
-        ``is_received``: a worker has the message already; leave the last places to what waits. After an error, whether a
-        place was taken is unknown."""
-        workers = self.jobs.workers(kind)
-        spare = max(1, workers // _SPARE_PART) if is_received else 0
-        return await self._take(kind, name, workers - spare, behind_line=True) is not _Place.NONE
+    async def take(self, kind: WorkKind, name: str) -> bool:
+        """Take a place for the piece of work ``name``, or keep the one that it has. Return False if all places of the tenant are
+        taken, or other work of it waits. After an error, whether a place was taken is unknown."""
+        return await self._take(kind, name, behind_line=True) is not _Place.NONE
 
     async def wait(self, kind: WorkKind, name: str, order: str, body: str, *, is_repeated: bool = False) -> None:
         """Put a piece of work without a place into the line, and send what waits if there is a place by now. ``order`` sorts the
@@ -75,7 +73,7 @@ class WorkLine:
         # The mark comes after the item: who gives a place back sees the mark, and then finds the item. It is a new value
         # each time: a worker that saw the line empty must not remove the mark of a piece that came after that.
         item = await self._mark(kind)
-        if is_repeated or _count(item) < self.jobs.workers(kind):
+        if is_repeated or _count(item) < self.bound(self.tenant, kind):
             await self._send_waiting(kind, (item or {}).get("waits"), is_repair=is_repeated)
 
     async def give_back(self, kind: WorkKind, name: str, *, is_repeated: bool = False) -> None:
@@ -98,12 +96,6 @@ class WorkLine:
         """Return the names of what waits."""
         return frozenset(str(item["name"]) for item in await self.table.query(keys.waiting_partition(self.tenant, kind)))
 
-    async def forget_others(self, kind: WorkKind, tenants: Collection[TenantId]) -> None:
-        """Remove the places of tenants that are not among ``tenants``, whose messages no worker executes."""
-        for item in await self.shared.query(keys.work_partition(kind)):
-            if (tenant := TenantId(str(item["sk"]))) not in tenants:
-                await self.shared.write(Delete(keys.work_places(kind, tenant)))
-
     async def repair(self, kind: WorkKind, is_over: Callable[[str], Awaitable[bool]]) -> None:
         """Give back the places of work that ``is_over``, whose workers died before they did it. Send what waits, as far as there
         are places, also what such a worker should have sent. This is for the sweep."""
@@ -113,19 +105,10 @@ class WorkLine:
                 await self.give_back(kind, name)
         await self._send_waiting(kind, (item or {}).get("waits"), is_repair=True)
 
-    async def _take(self, kind: WorkKind, name: str, most: int, *, behind_line: bool = False) -> _Place:
-        """Take one of ``most`` places, or of half of the workers if others compete. ``behind_line``: only if nothing waits."""
-        half = max(1, self.jobs.workers(kind) // 2)
-        place, item = await self._take_below(kind, name, min(half, most), behind_line=behind_line)
-        is_final = place is not _Place.NONE or _count(item) >= most or (behind_line and "waits" in (item or {}))
-        if is_final or await self._others_compete(kind):
-            return place
-        return (await self._take_below(kind, name, most, behind_line=behind_line))[0]
-
-    async def _take_below(self, kind: WorkKind, name: str, bound: int, *, behind_line: bool) -> tuple[_Place, Item | None]:
-        """Take a place if fewer than ``bound`` are taken. If that fails, return the tenant's item too."""
+    async def _take(self, kind: WorkKind, name: str, *, behind_line: bool = False) -> _Place:
+        """Take a place if one is free. ``behind_line``: only if nothing waits."""
         taker = random_suffix()
-        is_free = Absent("count") | AtMost("count", bound - 1)
+        is_free = Absent("count") | AtMost("count", self.bound(self.tenant, kind) - 1)
         when = Lacks("out", name) & is_free
         update = Update(
             keys.work_places(kind, self.tenant),
@@ -136,17 +119,12 @@ class WorkLine:
         try:
             await self.shared.write(update)
         except ConditionFailed as failure:
-            item = failure.item
-            if name in _names(item):
-                # After a lost reply, the call was repeated and found what it had written itself.
-                is_mine = item is not None and item.get("taker") == taker
-                return _Place.TAKEN if is_mine else _Place.PRESENT, item
-            return _Place.NONE, item
-        return _Place.TAKEN, None
-
-    async def _others_compete(self, kind: WorkKind) -> bool:
-        items = await self.shared.query(keys.work_partition(kind))
-        return any(item["sk"] != self.tenant and _count(item) for item in items)
+            if name not in _names(failure.item):
+                return _Place.NONE
+            # After a lost reply, the call was repeated and found what it had written itself.
+            is_mine = failure.item is not None and failure.item.get("taker") == taker
+            return _Place.TAKEN if is_mine else _Place.PRESENT
+        return _Place.TAKEN
 
     async def _send_waiting(self, kind: WorkKind, waits: Value, *, is_repair: bool) -> None:
         """Send what waits, in order, as far as there are places. ``waits`` is the tenant's mark as it was just read,
@@ -156,7 +134,7 @@ class WorkLine:
         while True:
             items = await self.table.query(keys.waiting_partition(self.tenant, kind), after=after, limit=_ITEMS_PER_READ)
             for item in items:
-                place = await self._take(kind, str(item["name"]), self.jobs.workers(kind))
+                place = await self._take(kind, str(item["name"]))
                 if place is _Place.NONE:
                     if waits is None:  # the process died that had put it into the line
                         await self._mark(kind)

@@ -3,18 +3,19 @@
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
-from typing import Annotated, ClassVar, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, WithJsonSchema, model_validator
 
 from spass.core.errors import ModelNotFound
-from spass.core.ids import AGENT_MODEL_PREFIX
+from spass.core.ids import AGENT_MODEL_PREFIX, TenantId
 from spass.core.text_checks import limit_bytes
 from spass.tenancy.config_problem import ConfigProblem
 from spass.tenancy.scalars import (
     ANY_MODEL,
     AbsoluteFolder,
     BaseUrl,
+    Bound,
     CatalogueName,
     CompactStrategy,
     Count,
@@ -27,6 +28,7 @@ from spass.tenancy.scalars import (
     Price,
     Seconds,
     Sha256,
+    StoredBound,
     TenantName,
     TopK,
 )
@@ -159,15 +161,18 @@ class HarnessesConfig(_Section):
 
 
 class GatewayLimits(_Section):
-    """Limits that are the same for all tenants. ``followers`` is the number of clients of one tenant that follow streams of other
-    requests at the same time."""
+    """Limits of all tenants. The bounds from ``turns`` on count for each tenant separately, and its entry may have others."""
 
     hints: ClassVar[dict[str, str]] = dict.fromkeys(
         ("monthly_budget_usd", "tokens_per_minute"), "write it under limits of a tenant, or under defaults"
     )
 
     embedding_inputs: Annotated[int, Field(ge=1, le=MAX_EMBEDDING_INPUTS, strict=True)] = 256
-    followers: Annotated[int, Field(ge=1, le=1000, strict=True)] = 25
+    turns: Bound = 50
+    followers: Bound = 25
+    runs: Bound = 8
+    jobs: Bound = 16
+    schedules: StoredBound = 1000
 
 
 class TenantDefaults(_Section):
@@ -207,15 +212,25 @@ class TokenConfig(_Section):
     allowed_models: tuple[Name, ...] = (ANY_MODEL,)
 
 
+BoundName: TypeAlias = Literal["turns", "followers", "runs", "jobs", "schedules"]
+CEILINGS: Final = ("monthly_budget_usd", "tokens_per_minute")
+
+
 class TenantLimits(_Section):
-    """The ceilings of a tenant: its settings of the same names count at most this much. None is no ceiling."""
+    """The limits of a tenant. ``CEILINGS`` are those of its settings of the same names: they count at most this much. The others
+    are bounds, and None is the bound of all tenants (``GatewayLimits``)."""
 
     monthly_budget_usd: Money | None = None
     tokens_per_minute: Positive | None = None
+    turns: Bound | None = None
+    followers: Bound | None = None
+    runs: Bound | None = None
+    jobs: Bound | None = None
+    schedules: StoredBound | None = None
 
     @property
     def ceilings(self) -> dict[str, int | Decimal]:
-        return {key: value for key, value in self if value is not None}
+        return {key: value for key, value in self if key in CEILINGS and value is not None}
 
 
 class TenantConfig(_Section):
@@ -254,6 +269,16 @@ class GatewayConfig(_Section):
     def with_warnings(self, warnings: tuple[ConfigProblem, ...]) -> Self:
         self._warnings = warnings
         return self
+
+    def bound_of(self, tenant: TenantId, name: BoundName) -> int:
+        """Return a bound of the tenant: its own, or that of all tenants."""
+        own: int | None = getattr(self._limits.get(tenant), name, None)
+        common: int = getattr(self.limits, name)
+        return common if own is None else own
+
+    @cached_property
+    def _limits(self) -> dict[str, TenantLimits]:
+        return {tenant.id: tenant.limits for tenant in self.tenants}
 
     @cached_property
     def _catalogue(self) -> dict[str, ModelConfig]:

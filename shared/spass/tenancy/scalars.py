@@ -84,6 +84,9 @@ TenantName = Annotated[
 ]
 Positive = Annotated[int, Field(gt=0, le=10**12, strict=True)]
 Count = Annotated[int, Field(ge=0, strict=True)]
+Bound = Annotated[int, Field(ge=1, le=1000, strict=True)]
+"""What a tenant may have in progress at the same time. One item of the table has the names of all of it."""
+StoredBound = Annotated[int, Field(ge=1, le=100_000, strict=True)]
 Seconds = Annotated[float, Field(gt=0, le=900, allow_inf_nan=False)]
 Day = Annotated[date, BeforeValidator(_check_day), Field(ge=date(1970, 1, 1))]
 Price = Annotated[Decimal, Field(ge=0)]

@@ -17,7 +17,7 @@ from spass.core.messages import Json
 from spass.core.time import Deadline
 from spass.redaction.log import write_event
 from spass.store.keys import tenant_config, tenant_limit
-from spass.tenancy.config import GatewayConfig, TenantConfig, TenantLimits
+from spass.tenancy.config import CEILINGS, GatewayConfig, TenantConfig
 from spass.tenancy.response_model import LEAVE_OUT_IF_EMPTY, ResponseModel
 from spass.tenancy.stored_settings import (
     KEYS,
@@ -59,7 +59,7 @@ _SOURCES: Final = {
 
 _CEILINGS: Final = {
     "type": "object",
-    "properties": {key: {"type": "number", "minimum": 0} for key in TenantLimits.model_fields},
+    "properties": {key: {"type": "number", "minimum": 0} for key in CEILINGS},
     "additionalProperties": False,
 }
 

@@ -13,6 +13,7 @@ from spass.aws.job_targets import NO_JOB_TARGETS, JobTargets
 from spass.aws.schedules import SchedulerClient
 from spass.core.time import now_s
 from spass.store.table import TableClient
+from spass.store.work_line import WorkBound, default_work_bound
 from spass.testing.bucket import MemoryBucket
 from spass.testing.table import MemoryTable, MemoryTableClient
 
@@ -113,9 +114,14 @@ class MemoryAws(Aws):
     """A table, a bucket, queues and a scheduler in memory, for any number of threads. ``clock`` gives seconds since the epoch."""
 
     def __init__(
-        self, job_targets: JobTargets = NO_JOB_TARGETS, clock: Callable[[], float] = now_s, *, versioned: bool = False
+        self,
+        job_targets: JobTargets = NO_JOB_TARGETS,
+        clock: Callable[[], float] = now_s,
+        *,
+        versioned: bool = False,
+        work_bound: WorkBound = default_work_bound,
     ) -> None:
-        super().__init__(table="spass", bucket="spass", job_targets=job_targets)
+        super().__init__(table="spass", bucket="spass", job_targets=job_targets, work_bound=work_bound)
         self.table = MemoryTable(clock)
         self.bucket = MemoryBucket(clock, versioned=versioned)
         self.queues = MemoryQueues()

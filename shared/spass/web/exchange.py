@@ -25,6 +25,8 @@ from spass.web.errors import error_response, route_not_found
 
 if TYPE_CHECKING:
     from spass.calls.scope import Scope
+    from spass.limits.places import PlaceKind
+    from spass.limits.shard import Reservation
     from spass.store.idempotency import IdempotentRequest
     from spass.web.services import Services
 
@@ -59,6 +61,7 @@ class Exchange:
     _scope: "Scope | None" = None
     _services: "Services | None" = None
     idempotency: "IdempotentRequest | None" = None
+    _place: "Reservation | None" = None
 
     def enter(self, scope: "Scope", services: "Services") -> None:
         """Add the caller's scope and the services."""
@@ -81,6 +84,18 @@ class Exchange:
         if self._services is None:
             raise RuntimeError("a public route has no services")
         return self._services
+
+    async def take_place(self, kind: "PlaceKind") -> None:
+        """Take one of the places of the tenant, until the answer has been sent. A request has one at most: it gives back the one
+        that it has. Errors are those of ``Places.take``."""
+        await self.give_back_place()
+        self._place = await self.services.places.take(self.scope.store, kind)
+
+    async def give_back_place(self) -> None:
+        """Give back the place of this request, if it has one."""
+        place, self._place = self._place, None
+        if place is not None:
+            await place.settle(tokens=0)
 
     @property
     def tenant(self) -> str | None:
@@ -152,6 +167,7 @@ class EdgeMiddleware:
                 response = error_response(internal_error(error), exchange.request_id)
                 await response(scope, receive, sender.send)
         finally:
+            await exchange.give_back_place()
             write_line(_build_log_line(scope, method, exchange, sender.status))
 
 
@@ -212,9 +228,18 @@ class _ResponseSender:
                 if name.lower().encode() not in existing
             ]
             message = {**message, "headers": headers}
-        elif self._omit_body:
-            message = {**message, "body": b""}
+        else:
+            if self._omit_body:
+                message = {**message, "body": b""}
+            # A function in AWS stands still after the last byte. If the client has left, the work may go on until the edge ends.
+            if not message.get("more_body") and not _is_cancelled():
+                await self._exchange.give_back_place()
         await self._send(message)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _build_log_line(scope: AsgiScope, method: str, exchange: Exchange, status: int) -> dict[str, Json]:

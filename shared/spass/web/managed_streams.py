@@ -31,9 +31,10 @@ async def stream_message(exchange: Exchange, agent: ManagedAgentId, content: str
     """Put a message into the mailbox and answer with the stream of its run, or with that of an earlier request with its key.
 
     A run that fails before its first chunk, and before the first comment is due, is answered with its error, not with a stream.
-    Raise the errors of ``ManagedRuns.stream``.
+    Raise RateLimited if the tenant has too many turns in progress, and the errors of ``ManagedRuns.stream``.
     """
     runs, report = exchange.services.managed_runs, partial(report_failure, exchange)
+    await exchange.take_place("turns")
     stream = await runs.stream(exchange.scope, agent, content, report, exchange.idempotency)
     if isinstance(stream, EventTask):
         return await answer_followed(exchange, stream, {REPLAYED_HEADER: "true"}, _STYLE)

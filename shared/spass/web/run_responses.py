@@ -47,6 +47,7 @@ async def answer_run(
     """
     if stream:
         return await stream_run(exchange, agent, request, client)
+    await exchange.take_place("turns")
     runs = exchange.services.runs
     if request.session is None:
         answer = await run_for_client(exchange, client, lambda scope: runs.answer(scope, agent, request))
@@ -77,6 +78,7 @@ async def stream_run(exchange: Exchange, agent: AgentSpec, request: RunRequest, 
     """Start a run and return its stream, or follow or replay that of an earlier request.
 
     Raises:
+        RateLimited: the tenant has too many turns in progress.
         SpassError: the run is refused. It leaves neither a new session nor a stream.
         ClientDisconnect: the client disconnected before the first event of a run that ends with it.
     """
@@ -85,6 +87,7 @@ async def stream_run(exchange: Exchange, agent: AgentSpec, request: RunRequest, 
 
     scope = exchange.scope.streaming
     scope = scope.as_owner if request.operator is not None else scope
+    await exchange.take_place("turns")
     run = await exchange.services.runs.stream(scope, agent, request, partial(report_failure, exchange))
     replayed = {REPLAYED_HEADER: "true"}
     if isinstance(run, RunResult):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from starlette.requests import Request
 
 from spass.aws.job_targets import NO_JOB_TARGETS, JobTargets
+from spass.tenancy.capacity import DEFAULT_CAPACITY, Capacity
 
 if TYPE_CHECKING:
     from spass.agents.approving import Decisions
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
     from spass.core.bus import EventBus
     from spass.core.code_calls import Sandbox
     from spass.core.effects import Page
-    from spass.core.ids import Operator
-    from spass.limits.followers import Followers
+    from spass.core.ids import Operator, TenantId
+    from spass.core.jobs import WorkKind
+    from spass.limits.places import Places
     from spass.managed.agents import ManagedAgents
     from spass.managed.schedules import ScheduleWriter
     from spass.managed.ticks import Ticks
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from spass.sessions.compaction.summary import Summarizer
     from spass.sessions.lineage_search import SessionLineageSearcher
     from spass.sessions.service import Sessions
+    from spass.tenancy.bounds import Bounds
     from spass.tenancy.config import GatewayConfig
     from spass.tenancy.config_problem import ConfigProblem
     from spass.tenancy.identity import Caller, Tokens
@@ -83,6 +86,7 @@ class Settings:
     table: str
     bucket: str
     job_targets: JobTargets = NO_JOB_TARGETS
+    capacity: Capacity = DEFAULT_CAPACITY
     keys_path: str | None = None
     telemetry: bool = False
     metrics_namespace: str | None = None
@@ -113,15 +117,24 @@ class Settings:
                 runs_queue_arn=environment.get("SPASS_RUNS_QUEUE_ARN") or None,
                 schedule_group=environment.get("SPASS_SCHEDULE_GROUP") or None,
                 schedule_role=environment.get("SPASS_SCHEDULE_ROLE") or None,
-                run_workers=int(environment.get("SPASS_RUN_WORKERS") or NO_JOB_TARGETS.run_workers),
-                job_workers=int(environment.get("SPASS_JOB_WORKERS") or NO_JOB_TARGETS.job_workers),
-                compaction_workers=int(environment.get("SPASS_COMPACTION_WORKERS") or NO_JOB_TARGETS.compaction_workers),
             ),
+            capacity=_read_capacity(environment),
             keys_path=environment.get("SPASS_KEYS_PATH") or None,
             telemetry=environment.get("SPASS_TELEMETRY") == "1",
             metrics_namespace=environment.get("SPASS_METRICS_NAMESPACE") or None,
             deployed="AWS_LAMBDA_FUNCTION_NAME" in environment,
         )
+
+
+def _read_capacity(environment: Mapping[str, str]) -> Capacity:
+    """Read the capacity of the deployment. What no variable names has its default."""
+    variables = {
+        "runs": "SPASS_RUN_WORKERS",
+        "jobs": "SPASS_JOB_WORKERS",
+        "compactions": "SPASS_COMPACTION_WORKERS",
+        "followers": "SPASS_FOLLOWERS",
+    }
+    return Capacity(**{name: int(environment[variable]) for name, variable in variables.items() if environment.get(variable)})
 
 
 class Services:
@@ -158,7 +171,12 @@ class Services:
         from spass.aws.clients import Aws
 
         settings = self.settings
-        return Aws(table=settings.table, bucket=settings.bucket, job_targets=settings.job_targets)
+        return Aws(
+            table=settings.table,
+            bucket=settings.bucket,
+            job_targets=settings.job_targets,
+            work_bound=self._work_bound,
+        )
 
     @cached_property
     def keys(self) -> "ProviderKeys":
@@ -390,10 +408,16 @@ class Services:
         return Runs(self.engine, lambda: self.sessions, self.config)
 
     @cached_property
-    def followers(self) -> "Followers":
-        from spass.limits.followers import Followers
+    def bounds(self) -> "Bounds":
+        from spass.tenancy.bounds import Bounds
 
-        return Followers(self.config.limits.followers)
+        return Bounds(self.config, self.settings.capacity)
+
+    @cached_property
+    def places(self) -> "Places":
+        from spass.limits.places import Places
+
+        return Places(self.bounds.places)
 
     @cached_property
     def managed_agents(self) -> "ManagedAgents":
@@ -473,6 +497,9 @@ class Services:
         from spass.memory.operator_memory import OperatorMemory
 
         return OperatorMemory(scope, operator, lambda: self.embedder)
+
+    def _work_bound(self, tenant: "TenantId", kind: "WorkKind") -> int:
+        return self.bounds.work(tenant, kind)
 
     def scope(self, caller: "Caller") -> "Scope":
         """Return the scope of a request by ``caller``."""

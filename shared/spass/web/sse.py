@@ -64,9 +64,10 @@ async def stream_response(
 ) -> StreamingResponse:
     """Return a response that sends each frame as an event.
 
-    A separate task reads the frames to their end. If ``client``, the ASGI receive function, is given, the task is cancelled when
-    the client disconnects. Wait for the first frame, so that a failure before it gets its own HTTP status. Raise SpassError if
-    the work failed before its first frame, and ClientDisconnect if the client disconnected before the first frame.
+    A separate task reads the frames to their end, and the response ends after it, also if the client has left. If ``client``, the
+    ASGI receive function, is given, the task is cancelled when the client disconnects. Wait for the first frame, so that a
+    failure before it gets its own HTTP status. Raise SpassError if the work failed before its first frame, and ClientDisconnect
+    if the client disconnected before the first frame.
     """
     running = EventTask(frames)
     if client is None:
@@ -82,6 +83,7 @@ async def stream_response(
     async def end() -> None:
         if client is not None:
             running.cancel()
+        await running.wait_for_end()
 
     encoded = encode_stream(running, lambda _, frame: encode_frame(frame), report, request_id, style)
     return EventStreamResponse(encoded, end, headers)

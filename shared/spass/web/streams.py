@@ -1,7 +1,6 @@
 """Answer with a stream that can be followed: of a turn that runs in this process, or one that is read from the journal."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -95,16 +94,14 @@ async def answer_followed(
 ) -> Response:
     """Return a stream that is read from the journal. Until its end it takes one of the places that the tenant's followers have.
     Raise RateLimited if all places are taken."""
-    place = AsyncExitStack()
     try:
-        await place.enter_async_context(exchange.services.followers.place(exchange.scope.store))
+        await exchange.take_place("followers")
     except BaseException:
         stream.cancel()
         raise
 
     async def stop_reading() -> None:
         stream.cancel()
-        await place.aclose()
 
     return EventStreamResponse(_encode(exchange, stream, _encode_numbered, style), stop_reading, headers, stop=stop_reading)
 

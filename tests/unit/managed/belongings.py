@@ -87,5 +87,6 @@ class Belongings:
         await self.store.table.transact(writes, token=run.id)
 
     def items(self) -> list[Item]:
-        """Return all stored items except the markers of commits, which expire."""
-        return [item for item in self.owned.aws.table.items() if "#COMMIT#" not in str(item["pk"])]
+        """Return all stored items except the markers of commits, which expire, and the tenant's count of schedules."""
+        items = self.owned.aws.table.items()
+        return [item for item in items if "#COMMIT#" not in str(item["pk"]) and "#LIMIT#" not in str(item["pk"])]

@@ -103,19 +103,20 @@ async def test_an_idle_tenant_costs_the_sweep_five_reads(managed: ManagedStore) 
 
 
 async def test_the_sweep_reads_the_runs_that_wait_together(managed: ManagedStore, sent: list[object]) -> None:
-    workers = managed.store.jobs.workers(WorkKind.RUNS)
-    for _ in range(workers + 30):
+    places = managed.store.line.bound(managed.store.tenant, WorkKind.RUNS)
+    for _ in range(places + 30):
         await send_run(managed.store, await managed.start(await managed.create()))
-    assert len(sent) == workers
+    assert len(sent) == places
     managed.now += RESEND_SECONDS - 1
     with inject(FaultPlan()) as plan:
         assert await sweep(managed) == Swept()
-    assert len(plan.calls) <= 4 * workers + 10, [call.operation for call in plan.calls]
-    assert len(sent) == workers
+    assert len(plan.calls) <= 4 * places + 10, [call.operation for call in plan.calls]
+    assert len(sent) == places
 
 
 async def test_the_place_of_a_run_that_the_sweep_ends_goes_to_what_waits(managed: ManagedStore, sent: list[object]) -> None:
-    started = [await managed.start(await managed.create()) for _ in range(managed.store.jobs.workers(WorkKind.RUNS) + 1)]
+    places = managed.store.line.bound(managed.store.tenant, WorkKind.RUNS)
+    started = [await managed.start(await managed.create()) for _ in range(places + 1)]
     for run in started:
         await send_run(managed.store, run)
     for _ in range(MAX_ATTEMPTS):

@@ -31,6 +31,8 @@ def all_keys(draw: st.DrawFn, tenant: TenantId) -> list[Key]:
         keys.usage(tenant, "2026-01-01", agent, draw(NAMES), draw(USERS), draw(st.integers(0, 15))),
         keys.tenant_limit(tenant, draw(st.integers(0, 15))),
         keys.followers_limit(tenant, draw(st.integers(0, 15))),
+        keys.turns_limit(tenant, draw(st.integers(0, 15))),
+        keys.schedules_limit(tenant),
         keys.audit(tenant, RequestId(draw(NAMES)), Timestamp("2026-01-01T00:00:00.000Z"), RequestId(draw(NAMES))),
     ]
 

@@ -1,4 +1,4 @@
-"""The share of the workers that a tenant has: what is out, what waits, and in which order it is sent."""
+"""The places that a tenant has for its work: what is out, what waits, and in which order it is sent."""
 
 import json
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from spass.testing.faults import Crash, Fault, FaultPlan, inject
 
 pytestmark = pytest.mark.anyio
 
-WORKERS = 4
+PLACES = 4
 RUNS = WorkKind.RUNS
 A, B = TenantId("a"), TenantId("b")
 
@@ -35,7 +35,7 @@ class Lines:
     """The lines of all tenants. ``sent`` are the bodies of the messages that were sent."""
 
     def __init__(self) -> None:
-        self.aws = MemoryAws(JobTargets(runs_queue="runs", run_workers=WORKERS))
+        self.aws = MemoryAws(JobTargets(runs_queue="runs"), work_bound=lambda *_: PLACES)
         self.sent: list[str] = []
         self.aws.queues.on_message = lambda _, body: self.sent.append(str(json.loads(body)))
 
@@ -62,7 +62,7 @@ def lines() -> Lines:
     return Lines()
 
 
-async def test_a_tenant_alone_gets_all_workers_and_the_rest_waits_in_order(lines: Lines) -> None:
+async def test_a_tenant_gets_its_places_and_the_rest_waits_in_order(lines: Lines) -> None:
     assert [await lines.enter(A, str(n)) for n in range(7)] == [True] * 4 + [False] * 3
     for n in range(7):
         await lines.leave(A, str(n))
@@ -70,27 +70,13 @@ async def test_a_tenant_alone_gets_all_workers_and_the_rest_waits_in_order(lines
     assert lines.is_empty
 
 
-async def test_a_tenant_gets_half_of_the_workers_while_another_one_has_work(lines: Lines) -> None:
-    assert await lines.enter(B, "0")
-    assert [await lines.enter(A, str(n)) for n in range(4)] == [True, True, False, False]
-    await lines.leave(A, "0")
-    assert lines.sent == ["2"], "one for one"
-    await lines.leave(B, "0")
-    await lines.leave(A, "1")
-    assert lines.sent == ["2", "3"]
-    assert await lines.enter(A, "4")
-    assert await lines.enter(A, "5"), "the other tenant's work is over"
-
-
-async def test_a_tenant_with_all_workers_falls_to_half_as_its_work_ends(lines: Lines) -> None:
-    for n in range(8):
+async def test_no_tenant_takes_the_place_of_another_one(lines: Lines) -> None:
+    for n in range(7):
         await lines.enter(A, str(n))
-    assert await lines.enter(B, "0"), "the first free worker is the other tenant's"
-    for n in range(2):
-        await lines.leave(A, str(n))
-    assert lines.sent == []
-    await lines.leave(A, "2")
-    assert lines.sent == ["4"]
+    assert [await lines.enter(B, str(n)) for n in range(5)] == [True] * 4 + [False]
+    await lines.leave(A, "0")
+    await lines.leave(B, "0")
+    assert lines.sent == ["4", "4"], "one for one"
 
 
 async def test_work_does_not_overtake_what_waits(lines: Lines) -> None:
@@ -186,14 +172,14 @@ async def test_a_worker_that_saw_an_empty_line_does_not_forget_what_came_later(
 
 
 async def test_what_could_not_be_sent_is_sent_next_and_before_what_came_later(lines: Lines) -> None:
-    await lines.enter(B, "0")
-    assert [await lines.enter(A, str(n)) for n in range(3)] == [True, True, False]
-    await lines.leave(B, "0")
+    assert [await lines.enter(A, str(n)) for n in range(5)] == [True] * 4 + [False]
     with inject(NoQueue()), pytest.raises(StorageUnavailable):
-        await lines.enter(A, "3")
+        await lines.leave(A, "0")
     assert lines.sent == []
-    assert not await lines.enter(A, "3")
-    assert lines.sent == ["2", "3"]
+    assert not await lines.enter(A, "5")
+    assert lines.sent == ["4"]
+    await lines.leave(A, "1")
+    assert lines.sent == ["4", "5"]
 
 
 async def test_a_message_has_the_group_of_its_tenant(lines: Lines) -> None:

@@ -13,7 +13,7 @@ from spass.store.evaluation import apply_update
 from spass.store.keys import Key, tenant_config
 from spass.store.table import ConditionFailed, TenantTable
 from spass.store.tenant_store import TenantStore
-from spass.store.work_line import WorkLine
+from spass.store.work_line import WorkLine, default_work_bound
 from spass.store.writes import Item, Update, Write
 
 TENANT = TenantId("acme")
@@ -81,7 +81,7 @@ def build_store(table: TenantTable) -> TenantStore:
         S3Objects(_fail, "bucket", TENANT),
         S3Uploads(_fail, "bucket", TENANT, _fail),
         jobs,
-        WorkLine(TENANT, table, table, jobs),
+        WorkLine(TENANT, table, table, jobs, default_work_bound),
     )
 
 

@@ -393,7 +393,7 @@ def test_the_limits_of_a_tenant_are_optional(tmp_path: Path) -> None:
         ("{monthly_budget_usd: lots}", "limits.monthly_budget_usd: must be a number"),
         ("{tokens_per_minute: 0}", "limits.tokens_per_minute: must be greater than 0"),
         ("{tokens_per_minute: 1.5}", "limits.tokens_per_minute: must be a whole number"),
-        ("{rag_top_k: 5}", "limits: unknown key 'rag_top_k'; known: monthly_budget_usd, tokens_per_minute"),
+        ("{rag_top_k: 5}", "limits: unknown key 'rag_top_k'; known: monthly_budget_usd, tokens_per_minute, turns, "),
         ("{budget_usd: 5}", "limits: unknown key 'budget_usd'; did you mean 'monthly_budget_usd'?"),
         ("5", "limits: must be a mapping of keys to values"),
     ],

@@ -24,7 +24,7 @@ from spass.sandbox.launchers import no_sandbox
 from spass.store.keys import Key
 from spass.store.table import TenantTable
 from spass.store.tenant_store import TenantStore
-from spass.store.work_line import WorkLine
+from spass.store.work_line import WorkLine, default_work_bound
 from spass.store.writes import Item, Put, Write
 from spass.tenancy.config import GatewayConfig, SearchConfig
 from spass.tenancy.identity import Caller, Identity
@@ -94,7 +94,7 @@ def scope_for(
         S3Objects(fail, "bucket", name),
         S3Uploads(fail, "bucket", name, fail),
         jobs,
-        WorkLine(name, table, table, jobs),
+        WorkLine(name, table, table, jobs, default_work_bound),
     )
     return Scope.for_request(caller, store, seconds=seconds)
 

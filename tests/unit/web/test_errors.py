@@ -43,7 +43,7 @@ CONTRACT = {
         ),
         *("confirm_token_invalid", "confirm_token_expired"),
         *("workspace_conflict", "approval_decided", "preview_not_seen"),
-        *("nothing_to_run", "agent_paused"),
+        *("nothing_to_run", "agent_paused", "too_many_schedules"),
     },
     413: {"payload_too_large"},
     422: {"idempotency_key_reused"},

@@ -1,7 +1,7 @@
-"""The places of a tenant's files among the workers, so that one tenant's files do not stop another tenant's.
+"""The places of a tenant's files and merges among the workers, so that one tenant's files do not stop another tenant's.
 
-The worker that receives the message of a file or of a part takes a place for it. Without one, the message waits in the tenant's
-line (``WorkLine``). The work keeps its place until it ends, also while its message waits to be delivered again.
+The worker that receives the message of a file, of a part or of a merge takes a place for it. Without one, the message waits in
+the tenant's line (``WorkLine``). A file keeps its place until it ends, also while its message waits to be delivered again.
 """
 
 import base64
@@ -11,13 +11,16 @@ import random
 from typing import Final, TypeAlias
 
 from spass.core.errors import LimitExceeded
-from spass.core.ids import UploadId
-from spass.core.jobs import Delivery, IngestPart, IngestUpload, WorkKind
+from spass.core.ids import IndexId
+from spass.core.jobs import Delivery, IngestPart, IngestUpload, MergeSegments, WorkKind
 from spass.rag.ingest.upload_record import UploadRecord
 from spass.rag.ingest.uploaded_file import UploadedFile, own_upload
 from spass.store.tenant_store import TenantStore
 
 FileTask: TypeAlias = UploadedFile | IngestUpload | IngestPart
+_PlacedTask: TypeAlias = FileTask | MergeSegments
+
+_MERGE: Final = "merge."
 
 _HASH_BYTES: Final = 5
 """The item of a tenant's places has one name for each worker, and each write costs what the item has."""
@@ -27,17 +30,17 @@ _JITTER_SECONDS: Final = 5
 """Files that wait for the same minute must not all come back at that moment."""
 
 
-async def enter(store: TenantStore, task: FileTask, delivery: Delivery) -> bool:
+async def enter(store: TenantStore, task: _PlacedTask, delivery: Delivery) -> bool:
     """Take a place for ``task``, or put it into the tenant's line and return False: its message is done then."""
     name = _name(task)
-    if await store.line.take(WorkKind.FILES, name, is_received=True):
+    if await store.line.take(WorkKind.FILES, name):
         return True
     order = f"{int(delivery.sent * 1000):013}#{delivery.message}"
     await store.line.wait(WorkKind.FILES, name, order, delivery.body, is_repeated=delivery.receives > 1)
     return False
 
 
-async def leave(store: TenantStore, task: FileTask, delivery: Delivery) -> None:
+async def leave(store: TenantStore, task: _PlacedTask, delivery: Delivery) -> None:
     """Give the place of ``task`` back, and send what waits."""
     await store.line.give_back(WorkKind.FILES, _name(task), is_repeated=delivery.receives > 1)
 
@@ -55,16 +58,26 @@ def names_of(record: UploadRecord) -> set[str]:
     return {_hash(record.id), _hash(own_upload(record.key, record.revision))}
 
 
+def merge_name(index: IndexId) -> str:
+    """Return the name of the place of a merge."""
+    return f"{_MERGE}{_hash(index)}"
+
+
+def is_merge(name: str) -> bool:
+    """Return whether a place is that of a merge."""
+    return name.startswith(_MERGE)
+
+
 def upload_of(name: str) -> str:
     """Return the name of a place without the number of its part."""
     return name.partition(".")[0]
 
 
-def _hash(upload: UploadId) -> str:
-    return base64.b32hexencode(hashlib.sha256(upload.encode()).digest()[:_HASH_BYTES]).decode().lower()
+def _hash(name: str) -> str:
+    return base64.b32hexencode(hashlib.sha256(name.encode()).digest()[:_HASH_BYTES]).decode().lower()
 
 
-def _name(task: FileTask) -> str:
+def _name(task: _PlacedTask) -> str:
     match task:
         case UploadedFile():
             return _hash(task.own_upload)
@@ -72,3 +85,5 @@ def _name(task: FileTask) -> str:
             return _hash(task.upload)
         case IngestPart():
             return f"{_hash(task.upload)}.{task.part}"
+        case MergeSegments():
+            return merge_name(task.index)

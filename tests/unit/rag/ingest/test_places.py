@@ -8,10 +8,12 @@ from spass.aws.job_targets import JobTargets
 from spass.calls.scope import REQUEST_MAX_WAIT
 from spass.core.errors import BudgetExceeded, RateLimited
 from spass.core.ids import TenantId
-from spass.core.jobs import WorkKind
+from spass.core.jobs import MergeSegments, WorkKind, body_of
 from spass.core.time import Deadline, now_s
+from spass.rag.ingest.places import merge_name
 from spass.rag.ingest.sweep import sweep_uploads
 from spass.store import keys
+from spass.store.writes import Put
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from tests.unit.rag.ingest.harness import INDEX, IngestHarness, jsonl_file, numbered_texts
@@ -20,12 +22,11 @@ from tests.unit.rag.ingest.test_worker import Failing
 pytestmark = pytest.mark.anyio
 PATH = f"{INDEX}/a.jsonl"
 FILES = WorkKind.FILES
-OTHER = TenantId("other")
 
 
 @pytest.fixture
 def aws() -> MemoryAws:
-    return MemoryAws(JobTargets(queue="jobs", job_workers=2), versioned=True)
+    return MemoryAws(JobTargets(queue="jobs"), versioned=True, work_bound=lambda *_: 1)
 
 
 @pytest.fixture
@@ -76,7 +77,6 @@ async def test_a_file_without_a_place_waits_and_is_ingested_once_wherever_its_wo
     aws: MemoryAws, harness: IngestHarness, fault: Fault, calls: int
 ) -> None:
     line = harness.store.line
-    assert await aws.for_tenant(OTHER).line.take(FILES, "another")
     assert await line.take(FILES, "earlier")
     event = harness.put(PATH, jsonl_file(numbered_texts(3)))
     try:
@@ -100,7 +100,6 @@ async def test_the_next_file_is_sent_wherever_the_worker_of_the_first_one_dies(
     aws: MemoryAws, harness: IngestHarness, fault: Fault, calls: int
 ) -> None:
     harness.change_settings(lease_seconds=-1)
-    assert await aws.for_tenant(OTHER).line.take(FILES, "another")
     first, second = harness.put(PATH, jsonl_file(numbered_texts(2))), harness.put(f"{INDEX}/b.jsonl", jsonl_file({"b": "b"}))
     died = False
     try:
@@ -116,21 +115,7 @@ async def test_the_next_file_is_sent_wherever_the_worker_of_the_first_one_dies(
     assert work(aws, harness.tenant) == []
 
 
-async def test_the_last_place_of_a_tenant_that_is_alone_is_for_what_waits(aws: MemoryAws, harness: IngestHarness) -> None:
-    """So what exceeds all places leaves the queue, and another tenant's file does not wait behind it."""
-    assert await harness.store.line.take(FILES, "earlier")
-    event = harness.put(PATH, jsonl_file(numbered_texts(1)))
-    assert await harness.deliver(event)
-    assert harness.calls.texts == []
-    assert harness.receive() == [event], "it is at the end of the queue"
-    assert await harness.deliver(event)
-    assert (await harness.only_upload()).status == "succeeded"
-    await harness.store.line.give_back(FILES, "earlier")
-    assert work(aws, harness.tenant) == []
-
-
 async def test_each_event_of_a_message_waits_alone(aws: MemoryAws, harness: IngestHarness) -> None:
-    assert await aws.for_tenant(OTHER).line.take(FILES, "another")
     assert await harness.store.line.take(FILES, "earlier")
     events = [harness.put(f"{INDEX}/{name}.jsonl", jsonl_file({name: name})) for name in "ab"]
     both = json.dumps({"Records": [record for event in events for record in json.loads(event)["Records"]]})
@@ -156,7 +141,6 @@ async def test_a_duplicate_does_not_give_back_the_place_of_the_message_in_work(a
 
 
 async def test_the_sweep_gives_back_the_place_of_a_file_that_no_worker_has(aws: MemoryAws, harness: IngestHarness) -> None:
-    assert await aws.for_tenant(OTHER).line.take(FILES, "another")
     first, second = harness.put(PATH, jsonl_file(numbered_texts(2))), harness.put(f"{INDEX}/b.jsonl", jsonl_file({"b": "b"}))
     with inject(FaultPlan(Fault.CRASH_AFTER, 6)), pytest.raises(Crash):
         await harness.deliver(first)
@@ -164,3 +148,25 @@ async def test_the_sweep_gives_back_the_place_of_a_file_that_no_worker_has(aws: 
     for minutes, sent in ((10, []), (20, [second])):
         await sweep_uploads(harness.store, now_s() + minutes * 60, Deadline.after(10))
         assert harness.sent == sent
+
+
+async def test_a_merge_without_a_place_waits(aws: MemoryAws, harness: IngestHarness) -> None:
+    merge = body_of(MergeSegments(harness.tenant, INDEX))
+    assert await harness.store.line.take(FILES, "earlier")
+    assert await harness.deliver(merge)
+    assert len(work(aws, harness.tenant)) == 2, "the earlier place, and the merge that waits"
+    await harness.store.line.give_back(FILES, "earlier")
+    assert harness.receive() == [merge]
+    assert await harness.deliver(merge)
+    assert work(aws, harness.tenant) == []
+
+
+@pytest.mark.parametrize("is_leased", [True, False])
+async def test_the_sweep_gives_back_the_place_of_a_merge_that_no_worker_has(
+    aws: MemoryAws, harness: IngestHarness, is_leased: bool
+) -> None:
+    assert await harness.store.line.take(FILES, merge_name(INDEX))
+    lease = Put(keys.rag_merge(harness.tenant, INDEX), {"owner": "x", "expires_at": now_s() + (10 if is_leased else -1)})
+    await harness.store.table.write(lease)
+    await sweep_uploads(harness.store, now_s(), Deadline.after(10))
+    assert work(aws, harness.tenant) == ([harness.tenant] if is_leased else [])

@@ -1,13 +1,12 @@
-"""A tenant has a share of the compactions in work; what exceeds it waits in order, whatever dies in between."""
+"""A tenant has places for its compactions in work; what exceeds it waits in order, whatever dies in between."""
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from spass.core.ids import JobId, TenantId
+from spass.core.ids import JobId
 from spass.core.jobs import WorkKind
 from spass.sessions.compaction.job import JOB_SECONDS, read_job, repair_places
 from spass.store import keys
@@ -20,8 +19,7 @@ anyio_backend = virtual_time
 
 ASYNC = {"Prefer": "respond-async"}
 KIND = WorkKind.COMPACTIONS
-OTHER = TenantId("other")
-WORKERS = 4
+PLACES = 4
 SUMMARY_SECONDS = 20.0
 
 
@@ -42,7 +40,7 @@ class Summaries:
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[SimulatedDeployment]:
     with simulated_deployment(tmp_path) as deployment:
-        deployment._job_targets = replace(deployment._job_targets, compaction_workers=WORKERS)
+        deployment._work_bound = lambda *_: PLACES
         yield deployment
 
 
@@ -64,29 +62,14 @@ def left(deployment: SimulatedDeployment) -> list[str]:
     return [str(item["sk"]) for item in deployment.stored() if (item["pk"], item["sk"]) == place or item["pk"] == line]
 
 
-async def test_a_tenant_alone_gets_all_places_and_all_its_jobs_succeed(deployment: SimulatedDeployment) -> None:
+async def test_a_tenant_gets_its_places_and_all_its_jobs_succeed(deployment: SimulatedDeployment) -> None:
     summaries = Summaries(deployment)
     jobs = await request(deployment, 10)
     await deployment.settled()
-    assert summaries.most == WORKERS
+    assert summaries.most == PLACES
     assert await statuses(deployment, jobs) == ["succeeded"] * 10
     assert left(deployment) == []
     assert (deployment.failed_executions, deployment.dead_letters) == ([], [])
-
-
-async def test_a_tenant_gets_half_of_the_places_while_another_one_compacts(deployment: SimulatedDeployment) -> None:
-    other, summaries = deployment.for_tenant(OTHER), Summaries(deployment)
-    await request(deployment, 10)
-    await asyncio.sleep(1.0)
-    assert summaries.now == WORKERS
-    with deployment.quiet():
-        assert await other.line.take(KIND, "theirs"), "the other tenant's job is sent at once"
-    await asyncio.sleep(SUMMARY_SECONDS + 5.0)
-    assert summaries.now == WORKERS // 2
-    with deployment.quiet():
-        await other.line.give_back(KIND, "theirs")
-    await deployment.settled()
-    assert left(deployment) == []
 
 
 @pytest.mark.parametrize("at", range(0, 60, 3))
@@ -106,7 +89,7 @@ async def test_all_jobs_end_whichever_call_kills_a_process(deployment: Simulated
 
 async def test_a_job_that_fails_gives_its_place_back(deployment: SimulatedDeployment) -> None:
     deployment.model.script = ""
-    jobs = await request(deployment, 2 * WORKERS)
+    jobs = await request(deployment, 2 * PLACES)
     await deployment.settled()
     assert await statuses(deployment, jobs) == ["failed"] * len(jobs)
     assert left(deployment) == []
@@ -114,7 +97,7 @@ async def test_a_job_that_fails_gives_its_place_back(deployment: SimulatedDeploy
 
 async def test_the_sweep_sends_what_waits_behind_jobs_whose_executions_died(deployment: SimulatedDeployment) -> None:
     deployment.played = False
-    died = await request(deployment, WORKERS)
+    died = await request(deployment, PLACES)
     deployment.played = True
     (job,) = await request(deployment, 1)
     await deployment.settled()
