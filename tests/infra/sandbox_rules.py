@@ -109,7 +109,8 @@ def only_the_gateway_starts_it(deployment: Deployment) -> Iterator[str]:
 
 def the_network_leads_nowhere(deployment: Deployment) -> Iterator[str]:
     kinds = Counter(one["Type"] for template in deployment.templates() for one in template["Resources"].values())
-    found = {kind: count for kind, count in kinds.items() if kind.startswith(NETWORK_SERVICES)}
+    # The record of the API's own name opens no network.
+    found = {kind: n for kind, n in kinds.items() if kind.startswith(NETWORK_SERVICES) and kind != "AWS::Route53::RecordSet"}
     for kind in sorted(found.keys() | NETWORK.keys()):
         if found.get(kind, 0) != NETWORK.get(kind, 0):
             yield f"{found.get(kind, 0)} resources of type {kind} instead of {NETWORK.get(kind, 0)}"
