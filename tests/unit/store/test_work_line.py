@@ -1,6 +1,7 @@
 """The places that a tenant has for its work: what is out, what waits, and in which order it is sent."""
 
 import json
+import random
 from collections.abc import Callable
 
 import pytest
@@ -200,3 +201,25 @@ async def test_a_message_has_the_group_of_its_tenant(lines: Lines) -> None:
 async def test_no_place_is_an_item_of_a_tenants_part_of_the_table(lines: Lines) -> None:
     await lines.enter(A, "0")
     assert [item["pk"] for item in lines.aws.table.items()] == [keys.work_partition(RUNS)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_the_work_of_20_tenants_starts_in_order_and_within_their_places(lines: Lines, seed: int) -> None:
+    rng = random.Random(seed)
+    tenants = [TenantId(f"tenant-{number}") for number in range(20)]
+    asked, ended = dict.fromkeys(tenants, 0), dict.fromkeys(tenants, 0)
+    started: dict[TenantId, list[str]] = {tenant: [] for tenant in tenants}
+    lines.aws.queues.on_message = lambda _, body: started[TenantId(json.loads(body).split()[0])].append(json.loads(body))
+    for _ in range(1500):
+        tenant = rng.choice(tenants)
+        if rng.random() < 0.6:
+            name = f"{tenant} {asked[tenant]:04}"
+            asked[tenant] += 1
+            if await lines.enter(tenant, name):
+                started[tenant].append(name)
+        elif ended[tenant] < len(started[tenant]):
+            await lines.leave(tenant, started[tenant][ended[tenant]])
+            ended[tenant] += 1
+        in_work = len(started[tenant]) - ended[tenant]
+        assert in_work == min(PLACES, asked[tenant] - ended[tenant])
+    assert all(names == sorted(names) for names in started.values())
