@@ -1,1 +1,1 @@
-"""The commands of an operator, who has AWS credentials: ``python -m operate``."""
+"""The commands of an operator: ``python -m operate``."""

@@ -1,6 +1,7 @@
 """Run the commands and examples of the README and of the pages in ``docs``. Only their address is replaced."""
 
 import hashlib
+import os
 import re
 import shlex
 import subprocess
@@ -170,6 +171,22 @@ def test_the_command_of_the_walk_prints_the_answer(gateway: Gateway, monkeypatch
         [sys.executable, *shlex.split(command)], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "sqrt(256) = 16\n"
+
+
+def test_the_command_that_tries_a_deployment_leaves_nothing(gateway: Gateway) -> None:
+    command = first_block("docs/deploying.md", "Try it")
+    script = command.replace(".venv/bin/python", shlex.quote(sys.executable))
+    environment = {**os.environ, "TOKEN": "other-token", "SPASS": gateway.url, "PYTHONPATH": str(ROOT / "shared")}
+    done = subprocess.run(
+        ["bash", "-ec", script], input="y\n", env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert done.stdout.endswith("What the test made is removed.\nAll steps passed.\n"), done.stdout
+    with gateway.client("other-token", "operate-smoke") as client:
+        agents = [agent["name"] for agent in client.get("/a1/agents").json()["agents"]]
+        for path in ("/a1/rag/indices", "/v1/managed-agents", *(f"/a1/agents/{agent}/sessions" for agent in agents)):
+            (items, _) = client.get(path).raise_for_status().json().values()
+            assert items == [], path
 
 
 def test_the_openai_example_of_the_readme_works(gateway: Gateway, tmp_path: Path) -> None:
