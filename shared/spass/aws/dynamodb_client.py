@@ -194,11 +194,6 @@ class DynamoDBClient:
         self._signer.clock_skew = skew
         return True
 
-    @property
-    def endpoint_url(self) -> str:
-        """Return the URL to which requests are sent."""
-        return self._endpoint.url
-
     @cached_property
     def _endpoint(self) -> Endpoint:
         url = _endpoint_url(self._signer.region)
