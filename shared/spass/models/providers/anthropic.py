@@ -22,7 +22,7 @@ from spass.models.providers.content_blocks import (
 from spass.models.providers.error_responses import error_inside_answer
 from spass.models.providers.http import malformed_response
 from spass.models.providers.http_provider import HttpProvider, merge_deltas
-from spass.models.providers.payloads import LenientObject, LenientText, Tokens, parse
+from spass.models.providers.payloads import FewItems, LenientObject, LenientText, Tokens, parse
 from spass.models.providers.sse import ServerSentEvent, SseParser
 from spass.models.providers.unsupported_fields import clamp_temperature, effective_top_p, reasoning_effort, reject_unsupported
 from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest, NamedTool
@@ -96,7 +96,7 @@ class BlockPayload(BaseModel):
 class MessagePayload(BaseModel):
     """A whole answer, or its beginning in a stream."""
 
-    content: list[BlockPayload]
+    content: Annotated[list[BlockPayload], FewItems]
     stop_reason: str | None = None
     usage: Usage = None
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Final
+from typing import Annotated, Final
 
 from pydantic import BaseModel
 
@@ -11,7 +11,7 @@ from spass.core.json import encode_utf8
 from spass.core.messages import Json, TokenUsage
 from spass.models.errors import BackendAuthError
 from spass.models.providers.http import Connection, malformed_response
-from spass.models.providers.payloads import Tokens, parse
+from spass.models.providers.payloads import FirstError, Tokens, parse
 from spass.models.types import CallContext, EmbeddingReply, EmbeddingRequest, pack_rows
 
 COHERE_TEXTS: Final = 96
@@ -19,7 +19,8 @@ _COHERE_WINDOW: Final = 1024
 """Bytes. Version 3 reads at most 2048 characters and 512 tokens of a text. 1024 bytes stay under both limits if a token has two
 bytes or more on average. Text in any language has; a list of checksums may not."""
 
-Row = list[float]
+Row = Annotated[list[float], FirstError]
+Rows = Annotated[list[Row], FirstError]
 
 
 class TitanPayload(BaseModel):
@@ -32,7 +33,7 @@ class TitanPayload(BaseModel):
 class CoherePayload(BaseModel):
     """https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters-embed-v3.html"""
 
-    embeddings: list[Row] | dict[str, list[Row]]
+    embeddings: Rows | dict[str, Rows]
 
     @property
     def rows(self) -> list[Row]:

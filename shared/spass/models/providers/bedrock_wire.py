@@ -16,7 +16,7 @@ from spass.models.providers.content_blocks import (
     strict_schema,
     system_texts,
 )
-from spass.models.providers.payloads import LenientObject, Tokens
+from spass.models.providers.payloads import FewItems, LenientObject, Tokens
 from spass.models.providers.unsupported_fields import (
     clamp_temperature,
     effective_top_p,
@@ -73,7 +73,7 @@ class BlockPayload(BaseModel):
 
 
 class MessagePayload(BaseModel):
-    content: list[BlockPayload]
+    content: Annotated[list[BlockPayload], FewItems]
 
 
 class OutputPayload(BaseModel):

@@ -1,5 +1,6 @@
 """Decompress a body in pieces of limited size, because one compressed byte can expand to a thousand bytes."""
 
+import asyncio
 import zlib
 from collections.abc import AsyncIterator
 from typing import Final
@@ -31,6 +32,7 @@ async def iter_decompressed(response: httpx.Response) -> AsyncIterator[bytes]:
         while compressed:
             yield _decompress(decompressor, compressed)
             compressed = decompressor.unconsumed_tail
+            await asyncio.sleep(0)  # the pieces are in memory, and may be thousands: serve other requests between them
     while rest := _decompress(decompressor, b""):
         yield rest
 

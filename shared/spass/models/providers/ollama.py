@@ -15,7 +15,7 @@ from spass.models.providers.error_responses import error_inside_answer
 from spass.models.providers.http import malformed_response
 from spass.models.providers.http_provider import AnswerReader, HttpProvider, merge_deltas
 from spass.models.providers.openai_compatible import read_embeddings
-from spass.models.providers.payloads import FewCalls, LenientText, Tokens, join_surrogates, parse
+from spass.models.providers.payloads import FewItems, LenientText, Tokens, join_surrogates, parse
 from spass.models.providers.sse import LineParser
 from spass.models.providers.unsupported_fields import reasoning_effort, reject_image_urls, reject_unsupported
 from spass.models.types import CallContext, ChatDelta, ChatRequest, EmbeddingReply, EmbeddingRequest
@@ -63,7 +63,7 @@ class ToolCallPayload(BaseModel):
 class MessagePayload(BaseModel):
     content: str | None = None
     thinking: LenientText = ""
-    tool_calls: Annotated[list[ToolCallPayload], FewCalls] | None = None
+    tool_calls: Annotated[list[ToolCallPayload], FewItems] | None = None
 
 
 class AnswerPayload(BaseModel):

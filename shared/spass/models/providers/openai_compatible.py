@@ -15,7 +15,7 @@ from spass.core.messages import Image, Json, Message, TokenUsage, ToolSpec
 from spass.models.providers.http import malformed_response
 from spass.models.providers.http_provider import HttpProvider
 from spass.models.providers.openai_reader import OpenAiReader, Usage, UsagePayload
-from spass.models.providers.payloads import parse
+from spass.models.providers.payloads import FirstError, parse
 from spass.models.providers.sse import ServerSentEvent
 from spass.models.providers.unsupported_fields import reject_unsupported
 from spass.models.types import (
@@ -137,11 +137,11 @@ def _tool_choice(choice: ToolChoice | None) -> Json:
 
 class VectorPayload(BaseModel):
     index: Annotated[int, Field(ge=0)] | None = None
-    embedding: list[float] | str
+    embedding: Annotated[list[float], FirstError] | str
 
 
 class EmbeddingPayload(BaseModel):
-    data: list[VectorPayload]
+    data: Annotated[list[VectorPayload], FirstError]
     usage: Usage = None
 
 

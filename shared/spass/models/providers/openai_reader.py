@@ -13,7 +13,7 @@ from spass.models.providers.error_responses import error_inside_answer
 from spass.models.providers.http import malformed_response
 from spass.models.providers.http_provider import AnswerReader, merge_deltas
 from spass.models.providers.openai_calls import OpenAiCalls, ToolCallPayload
-from spass.models.providers.payloads import FewCalls, LenientObject, LenientText, Tokens, parse
+from spass.models.providers.payloads import FewItems, LenientObject, LenientText, Tokens, parse
 from spass.models.providers.sse import ServerSentEvent, SseParser
 from spass.models.types import ChatDelta
 
@@ -72,7 +72,7 @@ class MessagePayload(BaseModel):
 
     content: str | None = None
     refusal: str | None = None
-    tool_calls: Annotated[list[ToolCallPayload], FewCalls] | None = None
+    tool_calls: Annotated[list[ToolCallPayload], FewItems] | None = None
     reasoning: LenientText = ""
     reasoning_content: LenientText = ""
 
@@ -86,7 +86,7 @@ class ChoicePayload(BaseModel):
 class ChatPayload(BaseModel):
     """A blocking answer or a chunk of a stream."""
 
-    choices: list[ChoicePayload] | None = None
+    choices: Annotated[list[ChoicePayload], FewItems] | None = None
     usage: Usage = None
     cost: Money = None
     error: object = None

@@ -34,9 +34,12 @@ Tokens = Annotated[int, BeforeValidator(_count)]
 LenientObject: Final = BeforeValidator(lambda value: value if isinstance(value, dict) else None)
 """A JSON object; anything else is read as null."""
 
-FewCalls: Final = Field(max_length=1000)
-"""The bound of the tool calls in one event of a stream or one whole answer. They are read in one piece, and the event loop serves
-no other request meanwhile."""
+FewItems: Final = Field(max_length=1000)
+"""The bound of the tool calls, choices or blocks in one event of a stream or one whole answer. They are read in one piece, and
+the event loop serves no other request meanwhile. pydantic keeps an error for each wrong item, of which 64 MiB hold millions."""
+
+FirstError: Final = Field(fail_fast=True)
+"""The same for a list that may be long, such as a vector: it is read up to its first wrong item."""
 
 _HIGH_SURROGATES: Final = ("\ud800", "\udbff")
 

@@ -580,6 +580,23 @@ async def test_a_compressed_answer_is_read_in_pieces_of_any_size(
     assert reply.message.content == text
 
 
+async def test_other_work_runs_between_the_pieces_of_a_compressed_answer() -> None:
+    body = gzip.compress(json.dumps({"choices": [{"message": {"content": "Tea"}}]}).encode() + b" " * 10_000_000)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    answer = Answer(chunks=[body], headers={"content-encoding": "gzip"})
+    assert (await reply_of(provider_at(Upstream(answer)))).message.content == "Tea"
+    counting.cancel()
+    assert turns > 150  # pieces of 64 KiB
+
+
 async def test_bytes_after_a_compressed_answer_are_ignored() -> None:
     body = gzip.compress(b'{"choices": [{"message": {"content": "Tea"}}]}')
     answer = Answer(chunks=[body + b"x", b"y" * 1000], headers={"content-encoding": "gzip"})
