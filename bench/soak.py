@@ -83,7 +83,7 @@ def main() -> None:
         )
         print(f"{'minute':>7} {'requests':>9} {'MiB':>8} {'files':>6} {'threads':>8} {'tasks':>6}", flush=True)
         read = [_reading(target, options.minutes, number, options.connections) for number in range(1, READINGS + 1)]
-    report(read)
+        report(read)
 
 
 def report(read: Sequence[Figures]) -> None:

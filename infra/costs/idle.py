@@ -90,7 +90,7 @@ FREE: Final = frozenset(
         "AWS::WAFv2::WebACLAssociation",
     }
 )
-"""Types that cost nothing while nobody uses them. What they store is billed by its size."""
+"""Types that cost nothing while they are idle. What they store is billed by its size."""
 
 
 class UnknownPrice(Exception):

@@ -13,7 +13,7 @@ _RETRY_SECONDS: Final = 1
 
 @dataclass(slots=True, kw_only=True)
 class Leftover:
-    """What is at ``path``, or with ``items`` those of this field of the list there whose ``name`` is ``mark``.
+    """An item to delete: at ``path``, or each entry in the list at ``path``, in its field ``items``, whose ``name`` is ``mark``.
 
     ``stop`` is the path of work that may keep an item from being deleted. ``is_settled`` is False while a request whose outcome
     is unknown may still make an item.

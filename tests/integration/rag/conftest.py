@@ -14,6 +14,7 @@ from functions.rag.replace import replace_documents
 from spass.calls.scope import Scope
 from spass.core.ids import IndexId
 from spass.core.messages import TokenUsage
+from spass.limits.places import PlaceKind
 from spass.models.types import EmbeddingReply, pack_rows
 from spass.rag.index.cache import ObjectCache
 from spass.rag.index.catalog import describe_index
@@ -52,6 +53,13 @@ CONFIG = GatewayConfig.model_validate(
 )
 
 
+class ExchangeWithoutPlace(Exchange):
+    """A request that takes no place of its tenant: ``tests/functions/test_bounds.py`` is about places."""
+
+    async def take_place(self, kind: PlaceKind) -> None:
+        pass
+
+
 @dataclass(slots=True)
 class RagHarness:
     """One tenant's store. Each ``worker()`` has its own, empty cache."""
@@ -68,7 +76,7 @@ class RagHarness:
         """Send a request with an Idempotency-Key to its route, on a new worker."""
         services = Services(Settings(config=Path(), agents=Path(), table="", bucket=""))
         services.writer = self.worker().writer
-        exchange = Exchange()
+        exchange = ExchangeWithoutPlace()
         exchange.enter(self.scope(), services)
         body = hashlib.sha256(repr(documents).encode()).hexdigest()
         exchange.idempotency = idempotent_request(hashlib.sha256(key.encode()).hexdigest(), body)
