@@ -1,7 +1,8 @@
-"""Run the product's tests on all cores: ``python -m tests [--parts N] [--record] [pytest's options]``.
+"""Run the product's tests on all cores: ``python -m tests [--at-once N] [--record] [pytest's options]``.
 
-Each part is a pytest of its own. The files are divided by their recorded durations, so all parts end at about the same time and
-no file is collected twice. Of files that take long, a run tries some tests (``tests.long_files``).
+Each part is a pytest of its own, and no file is collected twice. There are twice as many parts as run at once, of similar
+recorded duration: whichever ends first makes room for the next, so no core is idle for long at the end. Of files that take long,
+a run tries some tests (``tests.long_files``).
 """
 
 import argparse
@@ -9,11 +10,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import tomllib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 from xml.etree import ElementTree as ET
 
 from tests import long_files
@@ -35,7 +36,7 @@ def main() -> int:
         prog="python -m tests", description="Run the product's tests in parallel parts.", allow_abbrev=False
     )
     parser.add_argument(
-        "--parts", type=int, default=2 * (os.cpu_count() or 1), help="processes that run tests (default: two per core)"
+        "--at-once", type=int, default=2 * (os.cpu_count() or 1), help="parts that run at once (default: two per core)"
     )
     parser.add_argument(
         "--record", action="store_true", help=f"run whole files, and write their seconds to {DURATIONS.relative_to(ROOT)}"
@@ -45,14 +46,15 @@ def main() -> int:
         parser.error("this command runs all files: for some of them, call pytest itself")
     files = files_with_tests()
     with tempfile.TemporaryDirectory() as folder:
-        parts = divide(files, recorded_durations(), options.parts)
+        parts = divide(files, recorded_durations(), 2 * options.at_once)
         reports = [Path(folder, f"{number}.xml") for number in range(len(parts))]
         plugins = [] if options.record or SOAK else ["-p", long_files.__name__]
-        runs = [
-            Run(f"[{number}] ", [*plugins, *pytest_options, f"--junitxml={report}", "--override-ini=junit_family=xunit1", *part])
-            for number, (part, report) in enumerate(zip(parts, reports, strict=True), 1)
+        commands = [
+            [*plugins, *pytest_options, f"--junitxml={report}", "--override-ini=junit_family=xunit1", *part]
+            for part, report in zip(parts, reports, strict=True)
         ]
-        codes = [run.wait() for run in runs]
+        with ThreadPoolExecutor(options.at_once) as pool:
+            codes = list(pool.map(run, range(1, len(commands) + 1), commands))
         if options.record:
             record(reports)
         for failure in failures(reports):
@@ -69,8 +71,8 @@ def files_with_tests() -> list[str]:
 
 
 def divide(files: list[str], durations: Mapping[str, float], parts: int) -> list[list[str]]:
-    """Divide ``files`` into at most ``parts`` lists of similar duration: each file, the longest first, joins the shortest. The
-    files of a folder in ``TOGETHER`` count as few."""
+    """Divide ``files`` into at most ``parts`` lists of similar duration, the longest first: each file, from the longest on, joins
+    the shortest list. The files of a folder in ``TOGETHER`` count as few."""
     seconds = {file: min(durations.get(file, SHORTEST / 2), _LONGEST_PLANNED) for file in files}
     groups = [[file] for file in files if not file.startswith(tuple(TOGETHER))]
     for folder, number in TOGETHER.items():
@@ -86,29 +88,17 @@ def _share(groups: list[list[str]], seconds: Mapping[str, float], parts: int) ->
         shortest = totals.index(min(totals))
         shares[shortest] += group
         totals[shortest] += spent[group[0]]
-    return [share for share in shares if share]
+    return [share for _, share in sorted(zip(totals, shares, strict=True), reverse=True) if share]
 
 
-class Run:
-    """A pytest in a process of its own, whose lines are printed behind ``prefix``."""
-
-    def __init__(self, prefix: str, arguments: list[str]) -> None:
-        command = [sys.executable, "-m", "pytest", *arguments]
-        self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        assert self._process.stdout is not None
-        self._relay = threading.Thread(target=_relay, args=[prefix, self._process.stdout])
-        self._relay.start()
-
-    def wait(self) -> int:
-        """Wait for the end and return the exit code."""
-        code = self._process.wait()
-        self._relay.join()
-        return code
-
-
-def _relay(prefix: str, output: IO[str]) -> None:
-    for line in output:
-        print(prefix + line, end="", flush=True)
+def run(number: int, arguments: list[str]) -> int:
+    """Run pytest with ``arguments`` in a process of its own, print its lines behind ``number``, and return its exit code."""
+    command = [sys.executable, "-m", "pytest", *arguments]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(f"[{number}] {line}", end="", flush=True)
+    return process.returncode
 
 
 def failures(reports: list[Path]) -> list[str]:

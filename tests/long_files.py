@@ -17,7 +17,7 @@ from tests.sampling import offset
 
 Test = TypeVar("Test")
 
-LONGEST: Final = 2.0
+LONGEST: Final = 1.5
 """The seconds that a file may take."""
 
 

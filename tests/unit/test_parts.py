@@ -30,7 +30,12 @@ def test_parts_take_about_the_same_time() -> None:
 
 
 def test_there_are_no_more_parts_than_files() -> None:
-    assert divide(["test_a.py", "test_b.py"], {}, 4) == [["test_a.py"], ["test_b.py"]]
+    assert sorted(divide(["test_a.py", "test_b.py"], {}, 4)) == [["test_a.py"], ["test_b.py"]]
+
+
+def test_the_longest_part_starts_first() -> None:
+    durations = {"test_a.py": 1.0, "test_b.py": 5.0, "test_c.py": 2.0}
+    assert divide([*durations], durations, 3) == [["test_b.py"], ["test_c.py"], ["test_a.py"]]
 
 
 @pytest.mark.parametrize("tests", [1, 2, 3, 20, 21])
