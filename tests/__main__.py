@@ -21,7 +21,7 @@ from tests import long_files
 from tests.durations import DURATIONS, ROOT, SHORTEST, record, recorded_durations
 from tests.sampling import SOAK
 
-TOGETHER: Final = {"tests/e2e/": 2, "tests/page/": 1}
+TOGETHER: Final = {"tests/e2e/": 4, "tests/page/": 1}
 """Folders, and in how many parts their files run: they share a gateway and a browser, which are expensive to start."""
 
 _LONGEST_PLANNED: Final = 3 * long_files.LONGEST
