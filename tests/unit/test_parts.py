@@ -17,9 +17,9 @@ def test_every_file_is_in_one_part() -> None:
 
 
 def test_the_files_that_share_a_gateway_are_in_few_parts() -> None:
-    parts = divide(files_with_tests(), recorded_durations(), 4)
+    parts = divide(files_with_tests(), recorded_durations(), 8)
     for folder, number in TOGETHER.items():
-        assert sum(any(file.startswith(folder) for file in part) for part in parts) == number
+        assert sum(any(file.startswith(folder) for file in part) for part in parts) <= number
 
 
 def test_parts_take_about_the_same_time() -> None:
