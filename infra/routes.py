@@ -44,6 +44,7 @@ class Permission(StrEnum):
     COMPACTION_START = "compaction-start"  # StartExecution of the state machine that compacts
     SANDBOX = "sandbox"  # InvokeFunction of the function that runs the code of models
     SANDBOX_NAME = "sandbox-name"  # the variable with its name, which says that code can run
+    RELEASE = "release"  # the variable with the commit. A new commit changes the functions that have it
 
 
 BINARY_MEDIA_TYPES: Final = ("application/octet-stream", "application/zip")
@@ -167,7 +168,15 @@ ROUTES: Final[tuple[Route, ...]] = (
         public=True,
         function="page",
     ),
-    Route(method="GET", path="/healthz", module="meta.health", surface=Surface.V1, memory=256, public=True),
+    Route(
+        method="GET",
+        path="/healthz",
+        module="meta.health",
+        surface=Surface.V1,
+        permissions=frozenset({Permission.RELEASE}),
+        memory=256,
+        public=True,
+    ),
     Route(
         method="GET",
         path="/openapi.json",

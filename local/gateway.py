@@ -29,6 +29,7 @@ from local.page_reload import PageReload, rebuilding_page
 from local.processes import child, free_port
 from local.server import local_app, local_services, server
 from local.workers import Workers
+from operate.checkout import read_commit
 from spass.models.backends import check_backend
 from spass.sandbox.launchers import UnknownSandbox, chosen_launcher
 from spass.tenancy.config import GatewayConfig
@@ -94,6 +95,7 @@ def _run(port: int, home: Home, *, offline: bool) -> None:
         os.environ |= {"SPASS_CONFIG": str(home.config), **stores.variables()}
         os.environ.setdefault("SPASS_AGENTS", str(ROOT / "agents"))
         os.environ.setdefault("SPASS_EDITOR", str(ROOT / ".venv-editor"))
+        os.environ.setdefault("SPASS_RELEASE", read_commit(ROOT))
         services = local_services()
         asyncio.run(create_example_workspace(services))
         app = HostGuard(local_app(services), hosts)

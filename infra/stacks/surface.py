@@ -12,12 +12,20 @@ from infra.constructs.layer import Layers, function_code
 from infra.constructs.roles import Roles
 from infra.constructs.sandbox import Sandbox
 from infra.environments import Environment
+from infra.release import release
 from infra.routes import Permission, Route
 from infra.stateful_resources import ScheduleTarget, StatefulResources, function_environment
 
 # These add files or a variable to the function, and nothing to its role.
 _WITHOUT_RIGHTS: Final = frozenset(
-    {Permission.EMBEDDING, Permission.SWAGGER_UI, Permission.PAGE, Permission.EDITOR, Permission.SANDBOX_NAME}
+    {
+        Permission.EMBEDDING,
+        Permission.SWAGGER_UI,
+        Permission.PAGE,
+        Permission.EDITOR,
+        Permission.SANDBOX_NAME,
+        Permission.RELEASE,
+    }
 )
 
 
@@ -72,7 +80,7 @@ class SurfaceStack(NestedStack):
             code=function_code(self, page=True) if Permission.PAGE in permissions else self._code,
             layers=self._layers,
             role=role,
-            environment=self._variables,
+            environment=self._variables | ({"SPASS_RELEASE": release()} if Permission.RELEASE in permissions else {}),
             memory=max(route.memory for route in routes),
             kind=FunctionKind.STREAMING if first.long else FunctionKind.SHORT,
             embeds=Permission.EMBEDDING in permissions,

@@ -16,6 +16,7 @@ import pytest
 
 from local.home import ROOT
 from local.processes import free_port
+from operate.checkout import read_commit
 from tests.e2e.conftest import START_SECONDS, Gateway
 from tests.e2e.upload_client import documents, has_ended, put, upload
 from tests.stream_grammar import of_type, parse_events
@@ -144,6 +145,11 @@ def test_data_and_an_ingestion_survive_a_kill(life: Gateway) -> None:
         after = upload(client, "small", upload_id, has_ended)
         assert (after["status"], after["documents_ingested"]) == ("succeeded", SMALL)
         assert client.get("/a1/rag/indices/small").json()["doc_count"] == SMALL
+
+
+def test_the_gateway_names_the_commit_of_its_checkout(gateway: Gateway) -> None:
+    with gateway.client() as client:
+        assert client.get("/healthz").json() == {"status": "ok", "release": read_commit(ROOT)}
 
 
 def test_sigterm_returns_to_the_shell_and_leaves_no_process(life: Gateway) -> None:

@@ -18,8 +18,11 @@ def ok(reply: Reply, status: int = 200) -> Any:
     return reply.json
 
 
-def test_the_health_route_needs_no_token(gateway: Gateway) -> None:
-    assert ok(gateway.send("GET", "/healthz", token=None)) == {"status": "ok"}
+def test_the_health_route_needs_no_token_and_names_the_release(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPASS_RELEASE", raising=False)
+    assert ok(gateway.send("GET", "/healthz", token=None)) == {"status": "ok", "release": "unknown"}
+    monkeypatch.setenv("SPASS_RELEASE", "56191eaf")
+    assert ok(gateway.send("GET", "/healthz", token=None)) == {"status": "ok", "release": "56191eaf"}
 
 
 def test_agents_are_sorted_by_name_and_paged(gateway: Gateway) -> None:

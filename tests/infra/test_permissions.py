@@ -31,10 +31,11 @@ GRANTED = {
     Permission.COMPACTION_START: {"states:StartExecution"},
     Permission.SANDBOX: {"lambda:InvokeFunction"},
     Permission.SANDBOX_NAME: set(),
+    Permission.RELEASE: set(),
 }
 # The event source takes messages in its function's name.
 TAKES = {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}
-WITHOUT_RIGHTS = {Permission.EMBEDDING, Permission.SWAGGER_UI, Permission.PAGE, Permission.EDITOR, Permission.SANDBOX_NAME}
+WITHOUT_RIGHTS = {permission for permission, actions in GRANTED.items() if not actions}
 READ_ONLY = {Permission.TABLE_READ, Permission.BUCKET_READ, Permission.UPLOADS_READ, Permission.MODELS}
 WRITES = set(Permission) - WITHOUT_RIGHTS - READ_ONLY
 ROWS: list[Route | Worker] = [*ROUTES, *WORKERS]

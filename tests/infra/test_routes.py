@@ -1,9 +1,11 @@
 """Every row of ROUTES has its function, with the handler, the layers and the variables that it needs."""
 
+import json
 from collections import Counter
 
 import pytest
 
+from infra.release import release
 from infra.routes import ROUTE_HINTS, ROUTES, Permission, Route
 from infra.workers import WORKERS, Worker
 
@@ -40,6 +42,11 @@ def test_the_function_of_a_short_route_ends_within_29_seconds(dev: Deployment, r
     assert function["Handler"].endswith(".handler")
     assert function["Timeout"] == 29
     assert "AWS_LAMBDA_EXEC_WRAPPER" not in function["Environment"]["Variables"]
+
+
+def test_only_the_function_of_health_changes_with_the_commit(copy: Deployment) -> None:
+    assert copy.functions()["meta-health"]["Environment"]["Variables"].pop("SPASS_RELEASE") == release()
+    assert not [template for template in copy.templates() if f'"{release()}"' in json.dumps(template)]
 
 
 def test_every_function_has_a_row(dev: Deployment) -> None:
