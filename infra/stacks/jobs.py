@@ -71,6 +71,7 @@ class JobsStack(NestedStack):
             compactions,
             batch=_COMPACTION_BATCH_SIZE,
             max_concurrency=_MAX_COMPACTION_CONCURRENCY,
+            sends=False,
         )
         # One run per invocation: it may take as long as the function may.
         runs = self._add_worker(workers[Trigger.RUNS], roles)
@@ -121,16 +122,25 @@ class JobsStack(NestedStack):
         )
 
     def _add_event_source(
-        self, construct_id: str, queue: StatefulQueue, function: Function, *, batch: int, max_concurrency: int
+        self,
+        construct_id: str,
+        queue: StatefulQueue,
+        function: Function,
+        *,
+        batch: int,
+        max_concurrency: int,
+        sends: bool = True,
     ) -> None:
-        """Invoke ``function`` with up to ``batch`` messages of ``queue``, in at most ``max_concurrency`` concurrent calls."""
+        """Invoke ``function`` with up to ``batch`` messages of ``queue``, in at most ``max_concurrency`` concurrent calls.
+        ``sends``: its role may send to a queue."""
         function.role.add_to_policy(
             iam.PolicyStatement(
                 actions=["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"], resources=[queue.arn]
             )
         )
-        for statement in key_statements(self, self._key, decrypt=["sqs"]):
-            function.role.add_to_policy(statement)
+        if not sends:  # who sends to a queue may use the key for it already
+            for statement in key_statements(self, self._key, decrypt=["sqs"]):
+                function.role.add_to_policy(statement)
         lambda_.CfnEventSourceMapping(
             self,
             construct_id,

@@ -1,0 +1,171 @@
+"""Every role of a deployment, with its policies as AWS gets them: without references to other resources and stacks."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from infra.constructs.function import TAG
+
+from .conftest import Deployment, Resource, Template, function_name, tags
+from .iam import Statement
+
+ACCOUNT: Final = "111122223333"
+_PSEUDO: Final = {"AWS::Partition": "aws", "AWS::AccountId": ACCOUNT, "AWS::URLSuffix": "amazonaws.com"}
+# The part of an ARN between the account and the name. What has no entry has no ARN in our policies.
+_KINDS: Final = {
+    "AWS::IAM::Role": ("iam", "role/"),
+    "AWS::KMS::Key": ("kms", "key/"),
+    "AWS::KinesisFirehose::DeliveryStream": ("firehose", "deliverystream/"),
+    "AWS::Lambda::Function": ("lambda", "function:"),
+    "AWS::Logs::LogGroup": ("logs", "log-group:"),
+    "AWS::SQS::Queue": ("sqs", ""),
+    "AWS::Scheduler::ScheduleGroup": ("scheduler", "schedule-group/"),
+    "AWS::StepFunctions::StateMachine": ("states", "stateMachine:"),
+}
+_GLOBAL: Final = {"iam"}
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A role. ``functions`` are the names of the functions that have it; ``arn`` and ``name`` are those of its stack and id."""
+
+    name: str
+    arn: str
+    trust: tuple[Statement, ...]
+    statements: tuple[Statement, ...]
+    functions: frozenset[str]
+
+
+class Resolver:
+    """The values of a deployment. Resources are named for their stack and logical id."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        nested = {"jobs": deployment.jobs, "permissions": deployment.permissions, "subscriptions": deployment.subscriptions}
+        surfaces = {str(surface): template for surface, template in deployment.surfaces.items()}
+        self._stacks: dict[str, Template] = {"data": deployment.data, "api": deployment.api, **nested, **surfaces}
+
+    def roles(self) -> list[Role]:
+        """Return the roles of all stacks."""
+        return [
+            self._role(stack, logical_id, one["Properties"])
+            for stack, template in self._stacks.items()
+            for logical_id, one in template["Resources"].items()
+            if one["Type"] == "AWS::IAM::Role"
+        ]
+
+    def exported(self, name: str) -> str:
+        """Return the value that the data stack exports under this name, without that of the environment."""
+        return self._imported(f"spass-{self._deployment.environment.name}-{name}")
+
+    def variable(self, name: str) -> str:
+        """Return the value of an environment variable that all functions have."""
+        (value,) = {
+            self.value(stack, one["Properties"]["Environment"]["Variables"][name])
+            for stack, template in self._stacks.items()
+            for one in template["Resources"].values()
+            if one["Type"] == "AWS::Lambda::Function" and "Environment" in one["Properties"]
+        }
+        return str(value)
+
+    def arn(self, function: str) -> str:
+        """Return the ARN of a function by its name in ROUTES or WORKERS, or of the sandbox."""
+        return self._tagged("AWS::Lambda::Function", function)
+
+    def log_group(self, function: str) -> str:
+        """Return the ARN of the log group of a function."""
+        return self._tagged("AWS::Logs::LogGroup", function)
+
+    def resources(self, kind: str) -> Iterator[str]:
+        """Yield the ARN of each resource of this type."""
+        for stack, template in self._stacks.items():
+            for logical_id, one in template["Resources"].items():
+                if one["Type"] == kind:
+                    yield self._arn(stack, logical_id, one)
+
+    def value(self, stack: str, value: Any) -> Any:
+        """Return a value of a stack's template with every reference resolved."""
+        match value:
+            case str() | bool() | int():
+                return value
+            case list():
+                return [self.value(stack, one) for one in value]
+            case {"Ref": str(name)}:
+                return self._referenced(stack, name)
+            case {"Fn::GetAtt": [str(name), "Arn"]}:
+                return self._arn(stack, name, self._stacks[stack]["Resources"][name])
+            case {"Fn::GetAtt": [str(), str()]}:
+                return self._output(value)
+            case {"Fn::Join": [str(separator), list(parts)]}:
+                return separator.join(self.value(stack, part) for part in parts)
+            case {"Fn::ImportValue": str(name)}:
+                return self._imported(name)
+            case dict() if not any(name == "Ref" or name.startswith("Fn::") for name in value):
+                return {name: self.value(stack, one) for name, one in value.items()}
+        raise TypeError(f"not resolved: {value}")
+
+    def _role(self, stack: str, logical_id: str, properties: Resource) -> Role:
+        resources = self._stacks[stack]["Resources"].values()
+        documents = [one["PolicyDocument"] for one in properties.get("Policies", [])]
+        documents += [
+            one["Properties"]["PolicyDocument"]
+            for one in resources
+            if one["Type"] == "AWS::IAM::Policy" and {"Ref": logical_id} in one["Properties"]["Roles"]
+        ]
+        functions = {
+            function_name(one["Properties"])
+            for one in resources
+            if one["Type"] == "AWS::Lambda::Function" and one["Properties"]["Role"] == {"Fn::GetAtt": [logical_id, "Arn"]}
+        }
+        return Role(
+            f"{stack}/{logical_id}",
+            self.value(stack, {"Fn::GetAtt": [logical_id, "Arn"]}),
+            self._statements(stack, properties["AssumeRolePolicyDocument"]),
+            tuple(statement for document in documents for statement in self._statements(stack, document)),
+            frozenset(functions),
+        )
+
+    def _statements(self, stack: str, document: Mapping[str, Any]) -> tuple[Statement, ...]:
+        return tuple(self.value(stack, document["Statement"]))
+
+    def _tagged(self, kind: str, function: str) -> str:
+        (found,) = [
+            self._arn(stack, logical_id, one)
+            for stack, template in self._stacks.items()
+            for logical_id, one in template["Resources"].items()
+            if one["Type"] == kind and tags(one["Properties"]).get(TAG) == function
+        ]
+        return found
+
+    def _referenced(self, stack: str, name: str) -> str:
+        if name == "AWS::Region":
+            return self._deployment.environment.region
+        if name in _PSEUDO:
+            return _PSEUDO[name]
+        if name in self._stacks[stack].get("Parameters", {}):
+            return str(self.value("api", self._deployment.argument(name)))
+        resource = self._stacks[stack]["Resources"][name]
+        if resource["Type"] == "AWS::StepFunctions::StateMachine":
+            return self._arn(stack, name, resource)
+        return f"{stack}-{name}"
+
+    def _output(self, reference: Mapping[str, Any]) -> str:
+        output = reference["Fn::GetAtt"][1].removeprefix("Outputs.")
+        ((stack, value),) = [
+            (name, template["Outputs"][output]["Value"])
+            for name, template in self._stacks.items()
+            if output in template.get("Outputs", {})
+        ]
+        return str(self.value(stack, value))
+
+    def _imported(self, name: str) -> str:
+        (found,) = [
+            one["Value"] for one in self._deployment.data["Outputs"].values() if one.get("Export", {}).get("Name") == name
+        ]
+        return str(self.value("data", found))
+
+    def _arn(self, stack: str, logical_id: str, resource: Resource) -> str:
+        service, kind = _KINDS[resource["Type"]]
+        region = "" if service in _GLOBAL else self._deployment.environment.region
+        suffix = ":*" if service == "logs" else ""
+        return f"arn:aws:{service}:{region}:{ACCOUNT}:{kind}{stack}-{logical_id}{suffix}"
