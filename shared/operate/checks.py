@@ -1,52 +1,60 @@
-"""What would make a deployment fail. Each check yields its findings in words, with what to do."""
+"""What would make a deployment fail or surprise its operator. `operate check` prints it, and changes nothing."""
 
-from collections.abc import Callable, Iterator
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from botocore.exceptions import BotoCoreError, ClientError
 
 from operate.account import Account
 from operate.assembly import Assembly
 
-Check: TypeAlias = Callable[[Assembly, Account], Iterator[str]]
 
-_API_OBJECTS: Final = frozenset({"AWS::ApiGateway::GatewayResponse", "AWS::ApiGateway::Method", "AWS::ApiGateway::Resource"})
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as the deployment needs it: what, why that matters, and what to do."""
 
+    what: str
+    why: str
+    remedy: str
+    fails: bool = True
 
-def the_account_is_the_one_of_the_environment(assembly: Assembly, account: Account) -> Iterator[str]:
-    """Check the number of the account, if the environment has one."""
-    if assembly.account not in (None, account.number):
-        yield f"The credentials are of account {account.number}, but {assembly.environment} belongs to {assembly.account}."
-
-
-def the_account_is_prepared_for_the_cdk(assembly: Assembly, account: Account) -> Iterator[str]:
-    """Check the version of the CDK's bootstrap stack."""
-    version = account.parameter(assembly.bootstrap_parameter)
-    if version is None or int(version) < assembly.bootstrap:
-        found = "no bootstrap stack" if version is None else f"version {version} of the bootstrap stack"
-        yield (
-            f"{assembly.region} has {found} of the CDK, and the deployment needs version {assembly.bootstrap}. "
-            "Run: make cdk ARGS=bootstrap"
-        )
+    def __str__(self) -> str:
+        return f"- {'error' if self.fails else 'warning'}: {self.what}\n    {self.why}\n    {self.remedy}"
 
 
-def the_objects_of_the_api_are_retained_before_its_body(assembly: Assembly, account: Account) -> Iterator[str]:
-    """Refuse a body while CloudFormation would delete the API's old objects by their ids, which may be parts of the new API."""
-    apis = [one for one in assembly.api["Resources"].values() if one["Type"] == "AWS::ApiGateway::RestApi"]
-    if not any("Body" in api["Properties"] for api in apis):
-        return
-    lost = sum(
-        resource["Type"] in _API_OBJECTS and resource.get("DeletionPolicy") != "Retain"
-        for template in account.templates(assembly.api_stack)
-        for resource in template["Resources"].values()
-    )
-    if lost:
-        yield (
-            f"CloudFormation would remove {lost} methods, paths and refusals of {assembly.api_stack} from the new API. First "
-            "deploy the last commit of the old form with -c api=retain: see 'Upgrade' in docs/deploying.md"
-        )
+Find: TypeAlias = Callable[[Assembly, Account], Iterator[Finding]]
 
 
-CHECKS: Final[tuple[Check, ...]] = (
-    the_account_is_the_one_of_the_environment,
-    the_account_is_prepared_for_the_cdk,
-    the_objects_of_the_api_are_retained_before_its_body,
-)
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check. Its findings are errors if the deployment would fail (``fails``), else warnings. ``reads`` says what it reads."""
+
+    find: Find
+    reads: str
+    fails: bool
+
+    def run(self, assembly: Assembly, account: Account) -> Iterator[Finding]:
+        """Yield what the check finds. What AWS does not let it read is a finding too."""
+        try:
+            for finding in self.find(assembly, account):
+                yield Finding(finding.what, finding.why, finding.remedy, self.fails)
+        except (ClientError, BotoCoreError) as error:
+            yield Finding(
+                f"Not checked: {self.reads}.",
+                f"{_reason(error)}.",
+                "Allow it to these credentials, or look in the console.",
+                self.fails,
+            )
+
+
+def run_checks(checks: Iterable[Check], assembly: Assembly, account: Account) -> Iterator[Finding]:
+    """Yield what these checks find."""
+    for check in checks:
+        yield from check.run(assembly, account)
+
+
+def _reason(error: ClientError | BotoCoreError) -> str:
+    if isinstance(error, ClientError):
+        return f"AWS answered {error.operation_name} with {error.response['Error']['Code']}"
+    return str(error).rstrip(".")

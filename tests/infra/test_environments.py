@@ -14,8 +14,9 @@ from cfnlint.config import ManualArgs  # type: ignore[import-untyped]
 
 from infra.application import add_stacks
 from infra.environments import DEV, ENVIRONMENTS, PROD, STAGING, Environment
+from infra.release import release
 from infra.routes import ROUTES
-from operate.assembly import read_assembly
+from operate.assembly import read_assembly, variables
 from tests.sampling import sampled
 
 from .conftest import ENVIRONMENTS_GUIDE, Deployment, Template, function_name
@@ -254,6 +255,29 @@ def test_an_alarm_address_is_subscribed(extended: Deployment) -> None:
 
 def test_operate_reads_the_assembly_that_would_be_deployed(prod: Deployment) -> None:
     assembly = read_assembly(prod.folder, "prod")
-    assert assembly.api == prod.api
-    assert (assembly.account, assembly.region, assembly.bootstrap) == (None, "eu-central-1", 6)
-    assert assembly.bootstrap_parameter == "/cdk-bootstrap/hnb659fds/version"
+    assert assembly.api.templates[0] == prod.api
+    assert len(assembly.api.templates) == 1 + len([*prod.resources("AWS::CloudFormation::Stack")])
+    assert [stack.name for stack in assembly.stacks] == ["Spass-prod-Data", "Spass-prod-Api"]
+    assert (assembly.account, assembly.region, assembly.release) == (None, "eu-central-1", release())
+    assert assembly.api.bootstrap == 6
+    assert assembly.api.bootstrap_parameter == "/cdk-bootstrap/hnb659fds/version"
+
+
+def test_operate_finds_in_the_assembly_what_its_checks_read(extended: Deployment) -> None:
+    assembly = read_assembly(extended.folder, "prod")
+    assert [stack.region for stack in assembly.stacks] == ["eu-west-1", "eu-central-1", "eu-central-1"]
+    (domain,) = assembly.resources("AWS::ApiGateway::DomainName")
+    assert {"DomainName", "RegionalCertificateArn"} <= domain.keys()
+    (budget,) = assembly.resources("AWS::Budgets::Budget")
+    assert budget["Budget"]["CostFilters"]["TagKeyValue"] == ["user:spass:environment$prod"]
+    assert len([*assembly.resources("AWS::Backup::BackupPlan")]) == 1
+    assert [vault["BackupVaultName"] for vault in assembly.resources("AWS::Backup::BackupVault")] == ["spass-prod"] * 2
+    assert len([*assembly.resources("AWS::ApiGateway::Account")]) == len([*assembly.resources("AWS::EC2::VPC")]) == 1
+    foreign = {
+        layer["Fn::Join"][1][-1]
+        for function in assembly.resources("AWS::Lambda::Function")
+        for layer in function.get("Layers", [])
+        if "Fn::Join" in layer
+    }
+    assert foreign == {":lambda:eu-central-1:753240598075:layer:LambdaAdapterLayerArm64:30"}
+    assert variables(assembly.api.templates, "SPASS_KEYS_PATH") == {"/spass/prod/"}
