@@ -84,7 +84,11 @@ class _Reader:
             return self._read_mapping(node, loc)
         if isinstance(node, yaml.SequenceNode):
             return [self._read(one, (*loc, number)) for number, one in enumerate(node.value)]
-        return self._loader.construct_object(node)
+        try:
+            return self._loader.construct_object(node)
+        except ValueError:  # PyYAML's own, for what only looks like a number or a date, e.g. 2026-02-30
+            self.problems.append(_Problem(loc, "is neither a number nor a date; write it in quotes"))
+            return None
 
     def _read_mapping(self, node: yaml.MappingNode, loc: Loc) -> dict[str, object]:
         mapping: dict[str, object] = {}
@@ -116,7 +120,7 @@ def load_environments(path: Path | None) -> dict[str, Environment]:
         reader = _Reader(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise EnvironmentsFileInvalid(f"{file}: cannot read the file: {error}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         raise EnvironmentsFileInvalid(f"{file}{line}: not valid YAML: {getattr(error, 'problem', error)}") from None
@@ -154,7 +158,7 @@ def _check_keys(name: str, settings: object) -> Iterator[_Problem]:
             yield _Problem((name, _LIKE), f"only an added environment has this key, and {name} is not added")
     elif _LIKE not in keys:
         yield _Problem((name,), f"there is no such environment{_suggest(name, ENVIRONMENTS)}; to add it, write like: {_SHIPPED}")
-    elif like not in ENVIRONMENTS:
+    elif not isinstance(like, str) or like not in ENVIRONMENTS:
         yield _Problem((name, _LIKE), f"is not allowed; write {_SHIPPED}")
     for key in keys:
         if key not in FIELDS and key != _LIKE:

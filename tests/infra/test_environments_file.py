@@ -56,6 +56,7 @@ WRONG = {
     "to add it, write like: one of dev, staging, prod",
     "prod: {like: dev}": "1: prod.like = dev: only an added environment has this key, and prod is not added",
     "team: {like: test}": "1: team.like = test: is not allowed; write one of dev, staging, prod",
+    "team: {like: [dev]}": "1: team.like = this list: is not allowed; write one of dev, staging, prod",
     "Team: {like: dev}": "1: Team = this mapping: write 2 to 16 lower-case letters, digits and hyphens as its name, ",
     "a-name-of-17-long: {like: dev}": "1: a-name-of-17-long = this mapping: write 2 to 16 lower-case letters, digits and hyphens",
     # The form of the file.
@@ -69,6 +70,9 @@ WRONG = {
     "dev: !!python/name:os.system {}": "1: dev = this mapping: the tag tag:yaml.org,2002:python/name:os.system is not "
     "allowed; write a plain value",
     "dev: {rate: !!python/name:os.system }": "1: not valid YAML: ",
+    "dev:\n  contact: 2026-02-30": "2: dev.contact = 2026-02-30: is neither a number nor a date; write it in quotes",
+    "dev: {rate: !!int five}": "1: dev.rate = five: is neither a number nor a date; write it in quotes",
+    f"dev: {'[' * 2000}{']' * 2000}": " not valid YAML: maximum recursion depth exceeded",
     # A value that its key does not allow.
     "prod: {followers: 0}": "1: prod.followers = 0: is not allowed; write a whole number from 2 to 900, or null for no limit",
     "prod: {followers: 1}": "1: prod.followers = 1: is not allowed; write a whole number from 2 to 900",
