@@ -28,8 +28,8 @@ from bench.processes import emulated_aws
 from spass.aws.clients import Aws
 from spass.aws.dynamodb import attribute_of
 from spass.limits.shard import LimitTable, Reservation
-from spass.limits.shard_state import Caps, NoCapacity
-from spass.limits.shared_limit import SharedLimit, new_call_id
+from spass.limits.shard_state import Caps, NoCapacity, new_call_id
+from spass.limits.shared_limit import SharedLimit
 from spass.store.keys import Key, backend_limit
 from spass.store.leases import RENEW_SECONDS
 from spass.store.table import ConditionFailed

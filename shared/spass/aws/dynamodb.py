@@ -215,7 +215,13 @@ class _Expressions:
         return f"({operator.join(map(self.condition, conditions))})"
 
     def _path(self, path: str) -> str:
-        return ".".join(self.names.setdefault(name, f"#n{len(self.names)}") for name in path.split("."))
+        return self._name(path) if "." not in path else ".".join(map(self._name, path.split(".")))
+
+    def _name(self, name: str) -> str:
+        placeholder = self.names.get(name)
+        if placeholder is None:
+            placeholder = self.names[name] = f"#n{len(self.names)}"
+        return placeholder
 
     def _value(self, value: Value) -> str:
         placeholder = f":v{len(self.values)}"

@@ -16,8 +16,8 @@ from spass.core.errors import BudgetExceeded, RateLimited, SpassError
 from spass.core.ids import TenantId
 from spass.core.messages import TokenUsage
 from spass.limits.shard import Reservation
-from spass.limits.shard_state import Caps, NoCapacity
-from spass.limits.shared_limit import SharedLimit, new_call_id
+from spass.limits.shard_state import Caps, NoCapacity, new_call_id
+from spass.limits.shared_limit import SharedLimit
 from spass.metering.usage import spending_of_month
 from spass.store import keys
 from spass.store.tenant_store import TenantStore

@@ -6,15 +6,14 @@ connection, and in AWS a function, for up to 14 minutes at the price of no model
 
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
+from decimal import Decimal
 from typing import Final, Literal, TypeAlias
 
 from spass.core.errors import RateLimited
 from spass.core.ids import TenantId
 from spass.core.time import Clock
-from spass.limits.shard import Reservation
-from spass.limits.shard_state import Caps, NoCapacity
-from spass.limits.shared_limit import SharedLimit, new_call_id
+from spass.limits.shard import Reservation, Shard
+from spass.limits.shard_state import Caps, NoCapacity, ReservationRequest, new_call_id
 from spass.store.keys import Key, followers_limit, turns_limit
 from spass.store.tenant_store import TenantStore
 
@@ -28,6 +27,7 @@ _MESSAGES: Final[Mapping[PlaceKind, str]] = {
     "followers": "This tenant's clients already follow {} streams, the most that the operator allows. Close one, or try again.",
 }
 _RETRY_SECONDS: Final = 1.0
+_MAX_AGE: Final = 1.0  # seconds, of the number of requests in progress that a refusal names
 
 
 class Places:
@@ -36,7 +36,7 @@ class Places:
     def __init__(self, allowed: Callable[[TenantId, PlaceKind], int], clock: Clock = time.time) -> None:
         self._allowed = allowed
         self._clock = clock
-        self._limits: dict[tuple[TenantId, PlaceKind], SharedLimit] = {}
+        self._shards: dict[tuple[TenantId, PlaceKind], Shard] = {}
 
     async def take(self, store: TenantStore, kind: PlaceKind) -> Reservation:
         """Take a place of the tenant of ``store``. Settle it at the end of the request; the place of a dead worker is free within
@@ -46,22 +46,22 @@ class Places:
             RateLimited: all places are taken.
             StorageUnavailable: the table does not answer.
         """
-        limit = self._limit_of(store, kind)
-        place = await limit.reserve(new_call_id(), tokens=0)
+        shard = self._shard_of(store, kind)
+        place = await shard.reserve(ReservationRequest(new_call_id(), tokens=0, usd=Decimal(0)))
         if isinstance(place, NoCapacity):
-            allowed = limit.caps.concurrent
+            allowed = shard.share.concurrent
             raise RateLimited(
                 _MESSAGES[kind].format(allowed),
-                details={"of": "tenant", "limit": kind, "in_use": await limit.count_in_flight(), "allowed": allowed},
+                details={"of": "tenant", "limit": kind, "in_use": await shard.count_in_flight(_MAX_AGE), "allowed": allowed},
                 retry_after=_RETRY_SECONDS,
             )
         place.renew_until_settled()
         return place
 
-    def _limit_of(self, store: TenantStore, kind: PlaceKind) -> SharedLimit:
+    def _shard_of(self, store: TenantStore, kind: PlaceKind) -> Shard:
+        """Return the one item with all places of the tenant: a refusal is one call of the table."""
         name = (store.tenant, kind)
-        if name not in self._limits:
+        if name not in self._shards:
             caps = Caps(concurrent=self._allowed(store.tenant, kind))
-            partition = partial(_KEYS[kind], store.tenant)
-            self._limits[name] = SharedLimit(store.table, partition, caps, clock=self._clock, max_shards=1)
-        return self._limits[name]
+            self._shards[name] = Shard(store.table, _KEYS[kind](store.tenant, 0), caps, self._clock)
+        return self._shards[name]

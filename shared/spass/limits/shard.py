@@ -31,6 +31,11 @@ _SETTLE_ATTEMPTS: Final = 5
 _CONTENTION_RETRY_SECONDS: Final = 0.1  # after the last of ``_ATTEMPTS``
 
 
+async def no_opening_balance(_month: str) -> Decimal:
+    """Return 0 for every month."""
+    return Decimal(0)
+
+
 class LimitTable(Protocol):
     """The operations of a table that a limit uses."""
 
@@ -51,9 +56,10 @@ class Shard:
         self._cached_at = float("-inf")
 
     async def reserve(
-        self, request: ReservationRequest, opening_of: Callable[[str], Awaitable[Decimal]]
+        self, request: ReservationRequest, opening_of: Callable[[str], Awaitable[Decimal]] = no_opening_balance
     ) -> "Reservation | NoCapacity":
-        """Reserve the room for one call. ``opening_of`` returns the opening balance of a month. Raise the errors of ``write``."""
+        """Reserve the room for one call. ``opening_of`` returns the opening balance of a month. A cancelled caller gives the room
+        back. Raise the errors of ``write``."""
         cap = self.share.tokens_per_minute
         request = request._replace(tokens=0 if cap is None else min(request.tokens, cap))
         check = await self._check(request, self.cached_state, opening_of)
@@ -213,7 +219,11 @@ class Reservation:
         bucket has left the window."""
         if not self._settled:
             self._settled = True
-            await run_shielded(self._settle(tokens, usd))
+            try:
+                await self._settle(tokens, usd)
+            except asyncio.CancelledError:
+                await run_shielded(self._settle(tokens, usd))  # without effect if the first attempt had one
+                raise
 
     async def _settle(self, tokens: int, usd: Decimal) -> None:
         if self._timer is not None:

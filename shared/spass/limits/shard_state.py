@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from secrets import token_urlsafe
 from typing import Final, Literal, NamedTuple, Self, cast
 
 from spass.store.keys import Key
@@ -92,20 +93,22 @@ class ShardState:
     def of(cls, item: Item | None) -> Self:
         if item is None:
             return cls(exists=False)
-        budget = item.get("budget")
+        leases, reserved = {}, {}
+        for name, value in item.items():
+            if name.startswith(_CALLS):
+                leases[int(name[len(_CALLS) :])] = cast("frozenset[str]", value)
+            elif name.startswith(_MONEY):
+                reserved[int(name[len(_MONEY) :])] = Decimal(cast(int, value)).scaleb(-_MONEY_DIGITS)
+        budget, spent = item.get("budget"), item.get("spent")
         return cls(
             slot=cast("int | None", item.get("slot")),
             window={int(slot): tokens for slot, tokens in cast("Mapping[str, int]", item.get("window") or {}).items()},
             active=cast("int | None", item.get("active")),
-            leases={int(name[len(_CALLS) :]): cast("frozenset[str]", item[name]) for name in item if name.startswith(_CALLS)},
+            leases=leases,
             month=cast("str | None", item.get("month")),
             budget=None if budget is None else Decimal(cast("int | Decimal", budget)),
-            spent=Decimal(cast("int | Decimal", item.get("spent") or 0)),
-            reserved={
-                int(name[len(_MONEY) :]): Decimal(cast(int, item[name])).scaleb(-_MONEY_DIGITS)
-                for name in item
-                if name.startswith(_MONEY)
-            },
+            spent=Decimal(cast("int | Decimal", spent or 0)),
+            reserved=reserved,
         )
 
     @classmethod
@@ -187,6 +190,12 @@ class Change:
         return Update(
             key, set=self.set, add=self.add, discard=self.discard, remove=tuple(self.remove), when=AllOf(tuple(self.when))
         )
+
+
+def new_call_id() -> str:
+    """Return an id for a reservation. It is short because an item holds the id of each call in flight. With 1,000 calls in
+    flight, the chance that a new id equals one of them is one in seventy million; the two then count as one call."""
+    return token_urlsafe(5)[:6]
 
 
 def _money_units(usd: Decimal) -> int:

@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from decimal import Decimal
 from functools import partial
-from secrets import token_urlsafe
 from typing import Final
 
 import anyio
@@ -37,18 +36,11 @@ _MAX_SHARDS: Final = 16
 _USD_PRECISION: Final = Decimal("1e-12")
 
 
-def new_call_id() -> str:
-    """Return an id for a reservation. It is short because an item holds the id of each call in flight. With 1,000 calls in
-    flight, the chance that a new id equals one of them is one in seventy million; the two then count as one call."""
-    return token_urlsafe(5)[:6]
-
-
 class SharedLimit:
     """The limit of one tenant or backend. Keep the object: its cached state saves a read.
 
     ``partition`` returns the key of the shard with a number. ``spent_before`` returns the cost of a month (``2026-11``)
-    according to the usage records. It is the opening balance of a budget that is new in this month. With ``max_shards`` 1, a
-    refusal needs one call of the table.
+    according to the usage records. It is the opening balance of a budget that is new in this month.
     """
 
     def __init__(
@@ -59,11 +51,10 @@ class SharedLimit:
         *,
         clock: Callable[[], float] = time.time,
         spent_before: Callable[[str], Awaitable[Decimal]] | None = None,
-        max_shards: int = _MAX_SHARDS,
     ) -> None:
         self.caps = caps
         self._spent_before = spent_before
-        self._shards = [Shard(table, partition(number), share, clock) for number, share in enumerate(_shares(caps, max_shards))]
+        self._shards = [Shard(table, partition(number), share, clock) for number, share in enumerate(_shares(caps))]
         self._preferred_shard = random.choice(self._shards)  # noqa: S311 (spreads load)
         self._cleanup_tasks: set[asyncio.Task[None]] = set()
 
@@ -156,7 +147,7 @@ async def forget_spending(table: LimitTable, partition: Callable[[int], Key]) ->
     await run_concurrently([forget(number) for number in range(_MAX_SHARDS)])
 
 
-def _shares(caps: Caps, max_shards: int) -> list[Caps]:
+def _shares(caps: Caps) -> list[Caps]:
     """Return the caps of each shard; their sum is ``caps``."""
     tokens, concurrent, usd = caps.tokens_per_minute, caps.concurrent, caps.usd_per_month
     shard_counts = [
@@ -164,7 +155,7 @@ def _shares(caps: Caps, max_shards: int) -> list[Caps]:
         for cap, per_shard in ((tokens, _TOKENS_PER_SHARD), (concurrent, _CALLS_PER_SHARD), (usd, _USD_PER_SHARD))
         if cap is not None
     ]
-    count = max(1, min(*shard_counts, max_shards)) if shard_counts else 1
+    count = max(1, min(*shard_counts, _MAX_SHARDS)) if shard_counts else 1
     return [
         Caps(
             None if tokens is None else (tokens + number) // count,

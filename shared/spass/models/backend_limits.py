@@ -11,8 +11,8 @@ from typing import Final, TypeAlias
 
 from spass.core.errors import StorageUnavailable
 from spass.limits.shard import LimitTable, Reservation
-from spass.limits.shard_state import Caps, NoCapacity
-from spass.limits.shared_limit import SharedLimit, new_call_id
+from spass.limits.shard_state import Caps, NoCapacity, new_call_id
+from spass.limits.shared_limit import SharedLimit
 from spass.models.attempt import Attempt
 from spass.models.backends import DEFAULT_MAX_CONNECTIONS
 from spass.models.errors import BackendLimitReached, BackendLimitUnknown

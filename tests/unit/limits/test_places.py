@@ -1,5 +1,6 @@
 """The places of a tenant's turns and followers: their bound over all workers, and when a place is free again."""
 
+import asyncio
 from dataclasses import dataclass
 
 import pytest
@@ -94,3 +95,21 @@ async def test_a_refusal_needs_one_call_of_the_table(workers: Workers, allowed: 
             await place.take(store, "turns")
         assert len(plan.calls) == (1 if place is not worker else len(plan.calls) <= 1)
         assert refused.value.details["in_use"] == allowed
+
+
+@pytest.mark.parametrize("steps", range(1, 12))
+async def test_a_request_that_is_cancelled_at_any_moment_returns_its_place(workers: Workers, steps: int) -> None:
+    store, worker = workers.aws.for_tenant(ACME), workers.new_worker()
+
+    async def request() -> None:
+        place = await worker.take(store, "turns")
+        await place.settle(tokens=0)
+
+    for _ in range(ALLOWED + 1):
+        turn = asyncio.create_task(request())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        turn.cancel()
+        await asyncio.wait({turn})
+    for _ in range(ALLOWED):
+        await workers.new_worker().take(store, "turns")

@@ -12,8 +12,8 @@ from spass.aws.dynamodb import attribute_of
 from spass.core.errors import StorageUnavailable
 from spass.core.time import now_s
 from spass.limits.shard import LimitTable, Reservation
-from spass.limits.shard_state import MAX_CALLS_PER_SHARD, Caps, NoCapacity
-from spass.limits.shared_limit import SharedLimit, forget_spending, new_call_id
+from spass.limits.shard_state import MAX_CALLS_PER_SHARD, Caps, NoCapacity, new_call_id
+from spass.limits.shared_limit import SharedLimit, forget_spending
 from spass.store.keys import BACKEND_PREFIX, Key, backend_limit
 from spass.store.table import ConditionFailed, GuardedTable
 from spass.store.writes import Item, Update
