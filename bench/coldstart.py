@@ -74,11 +74,10 @@ print(json.dumps([took * 1000, memory, [name for name in {heavy} if name in sys.
 
 @dataclass(frozen=True, slots=True)
 class Bundles:
-    """The folders that Lambda would unpack: code and packages, the operator's files, the embedded model."""
+    """The folders that Lambda would unpack: code with the operator's files, packages, the embedded model."""
 
     code: Path
     runtime: Path
-    config: Path
     model: Path
 
 
@@ -113,12 +112,11 @@ class ColdStartFigures:
 
 def build(folder: Path, compiler: Path, target: Target) -> dict[bool, Bundles]:
     """Return the bundles with byte code (True) and without."""
-    config, model = folder / "config", folder / "model"
-    bundling.config_layer(config, gateway=ROOT / "gateway.yaml", agents=ROOT / "agents")
+    model = folder / "model"
     bundling.model_layer(model, ROOT / "requirements" / "model.txt")
     built: dict[bool, Bundles] = {}
     for with_bytecode in (True, False):
-        bundles = Bundles(folder / f"code-{with_bytecode}", folder / f"runtime-{with_bytecode}", config, model)
+        bundles = Bundles(folder / f"code-{with_bytecode}", folder / f"runtime-{with_bytecode}", model)
         chosen = compiler if with_bytecode else None
         sources, start_script = [ROOT / "functions", ROOT / "shared" / "spass"], ROOT / "infra" / "assets" / "run.sh"
         bundling.function_code(
@@ -128,6 +126,7 @@ def build(folder: Path, compiler: Path, target: Target) -> dict[bool, Bundles]:
             start_script=start_script,
             compiler=chosen,
         )
+        bundling.operators_files(bundles.code, gateway=ROOT / "gateway.yaml", agents=ROOT / "agents")
         bundling.runtime_layer(bundles.runtime, ROOT / "requirements" / "runtime.txt", compiler=chosen, target=target)
         built[with_bytecode] = bundles
     return built
@@ -187,8 +186,8 @@ def _run(interpreter: Path, arguments: list[str], started: FunctionStart, bundle
         "AWS_DEFAULT_REGION": "eu-central-1",
         "AWS_ACCESS_KEY_ID": "bench",
         "AWS_SECRET_ACCESS_KEY": "bench",
-        "SPASS_CONFIG": str(bundles.config / "config" / "gateway.yaml"),
-        "SPASS_AGENTS": str(bundles.config / "config" / "agents"),
+        "SPASS_CONFIG": str(bundles.code / "config" / "gateway.yaml"),
+        "SPASS_AGENTS": str(bundles.code / "config" / "agents"),
         "SPASS_MODEL": str(bundles.model / "model"),
         "SPASS_ROUTES": ",".join(started.served),
     }

@@ -15,27 +15,11 @@ from packaging.requirements import Requirement
 
 from infra import byte_code
 from infra.interpreter import find_interpreter
+from infra.unused_files import UNUSED_PACKAGES, delete_unused_files
 
 # Part of the hash of every asset. Increase it when a change of this file builds something else from the same inputs.
-RECIPE_VERSION: Final = "5"
+RECIPE_VERSION: Final = "6"
 
-# tokenizers requires huggingface-hub, to download tokenizers from a hub, which the gateway never does. Only huggingface-hub needs
-# the other packages. A test compares the installed packages with those that the functions import.
-_UNUSED_PACKAGES: Final = frozenset(
-    {
-        "huggingface-hub",
-        "hf-xet",
-        "filelock",
-        "fsspec",
-        "httpcore2",
-        "httpx2",
-        "packaging",
-        "tqdm",
-        "truststore",
-    }
-)
-# boto3 contains a description of every AWS service. The gateway uses only these.
-_USED_AWS_SERVICES: Final = frozenset({"events", "lambda", "s3", "scheduler", "sqs", "ssm", "stepfunctions", "sts"})
 _WEIGHTS_SHA256: Final = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
@@ -151,12 +135,8 @@ def runtime_layer(output: Path, requirements: Path, *, compiler: Path | None, ta
         BundlingFailed: a file does not compile.
     """
     packages = output / "python"
-    _install(packages, requirements_for(target, requirements.read_text(encoding="utf-8"), unused=_UNUSED_PACKAGES), target)
-    for folder in [*packages.glob("numpy/**/tests"), *(packages / "botocore" / "data").iterdir()]:
-        if folder.is_dir() and folder.name not in _USED_AWS_SERVICES:
-            shutil.rmtree(folder)
-    for stub in packages.rglob("*.pyi"):  # for type checkers
-        stub.unlink()
+    _install(packages, requirements_for(target, requirements.read_text(encoding="utf-8"), unused=UNUSED_PACKAGES), target)
+    delete_unused_files(packages)
     _compile_expanded(packages, compiler)
 
 
@@ -204,8 +184,8 @@ def swagger_ui_layer(output: Path, requirements: Path) -> None:
             shutil.copyfile(folder / name, target / name)
 
 
-def config_layer(output: Path, *, gateway: Path, agents: Path) -> None:
-    """Copy the operator's file as ``gateway.yaml``, and the YAML files of the agents."""
+def operators_files(output: Path, *, gateway: Path, agents: Path) -> None:
+    """Copy the operator's file as ``gateway.yaml``, and the YAML files of the agents, into ``config``."""
     target = output / "config"
     shutil.copytree(agents, target / "agents", ignore=_ignore_except(".yaml"))
     shutil.copyfile(gateway, target / "gateway.yaml")

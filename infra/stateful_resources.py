@@ -41,8 +41,8 @@ class ScheduleTarget:
 def function_environment(environment: Environment, stored: StatefulResources, schedules: ScheduleTarget) -> dict[str, str]:
     """Return the environment variables of every function."""
     variables: dict[str, str | None] = {
-        "SPASS_CONFIG": "/opt/config/gateway.yaml",
-        "SPASS_AGENTS": "/opt/config/agents",
+        "SPASS_CONFIG": "/var/task/config/gateway.yaml",
+        "SPASS_AGENTS": "/var/task/config/agents",
         "SPASS_TABLE": stored.table,
         "SPASS_BUCKET": stored.bucket,
         "SPASS_QUEUE": stored.jobs.url,

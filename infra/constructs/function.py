@@ -86,7 +86,7 @@ class Function(Construct):
             "MALLOC_ARENA_MAX": "2",  # the threads of S3's client would each keep the memory of the objects that they read
             "AWS_STS_REGIONAL_ENDPOINTS": "regional",
         }
-        attached: list[lambda_.ILayerVersion] = [layers.runtime, layers.config]
+        attached: list[lambda_.ILayerVersion] = [layers.runtime]
         if embeds:
             variables["SPASS_MODEL"] = "/opt/model"
             attached.append(layers.model)

@@ -84,21 +84,24 @@ def _name(path: Path) -> str:
 
 
 def function_code(scope: Construct, *, page: bool = False) -> lambda_.AssetCode:
-    """Return the asset with ``functions/`` and the library, which all functions of a stack share, and with the built ``page`` for
-    the function that serves it.
+    """Return the asset with ``functions/``, the library, and the operator's ``gateway.yaml`` and agents, which all functions of a
+    stack share, and with the built ``page`` for the function that serves it.
 
     It is small and every commit changes it, so it is not a layer.
     """
     files = (path for source in SOURCES for path in source.rglob("*.py"))
     deployed = (path for path in files if not any(path.is_relative_to(folder) for folder in EXCLUDED))
     page_sources = [*_PAGE_BUILD, *(ROOT / "ui").iterdir()] if page else []
+    gateway, agents = gateway_file(), agents_folder()
 
     def build(output: Path, compiler: Path | None) -> None:
         bundling.function_code(output, sources=SOURCES, excluded=EXCLUDED, start_script=START_SCRIPT, compiler=compiler)
+        bundling.operators_files(output, gateway=gateway, agents=agents)
         if page:
             bundling.page(output, ROOT)
 
-    return _compiled_asset(scope, [START_SCRIPT, *deployed, *page_sources, *_COMPILER], build)
+    inputs = [START_SCRIPT, *deployed, *page_sources, gateway, *agents.glob("*.yaml"), *_COMPILER]
+    return _compiled_asset(scope, inputs, build)
 
 
 def sandbox_code(scope: Construct) -> lambda_.AssetCode:
@@ -112,9 +115,9 @@ def sandbox_code(scope: Construct) -> lambda_.AssetCode:
 class Layers(Construct):
     """The layers that the functions share.
 
-    ``runtime`` is the pinned third-party packages, ``config`` the operator's ``gateway.yaml`` and agents, ``model`` the weights
-    of the embedded model, for the functions that embed, ``swagger_ui`` the files of the page at /docs, ``editor`` the packages of
-    the editor, for the functions that run agents. ``web_adapter`` is the AWS Lambda Web Adapter, by which a function streams.
+    ``runtime`` is the pinned third-party packages, ``model`` the weights of the embedded model, for the functions that embed,
+    ``swagger_ui`` the files of the page at /docs, ``editor`` the packages of the editor, for the functions that run agents.
+    ``web_adapter`` is the AWS Lambda Web Adapter, by which a function streams.
     """
 
     # This is the first version that calls the app after SnapStart has restored it.
@@ -125,7 +128,6 @@ class Layers(Construct):
         requirements = ROOT / "requirements"
         runtime, model, page = requirements / "runtime.txt", requirements / "model.txt", requirements / "swagger-ui.txt"
         editor = requirements / "editor.txt"
-        gateway, agents = gateway_file(), agents_folder()
         self.runtime = self._layer(
             "Runtime",
             _compiled_asset(
@@ -140,13 +142,6 @@ class Layers(Construct):
             _compiled_asset(self, [editor], lambda output, compiler: bundling.editor_layer(output, editor, compiler=compiler)),
         )
         self.swagger_ui = self._layer("SwaggerUi", _asset([page], lambda output: bundling.swagger_ui_layer(output, page)))
-        self.config = self._layer(
-            "Config",
-            _asset(
-                [gateway, *agents.glob("*.yaml")],
-                lambda output: bundling.config_layer(output, gateway=gateway, agents=agents),
-            ),
-        )
         self.web_adapter: lambda_.ILayerVersion = lambda_.LayerVersion.from_layer_version_arn(
             self, "WebAdapter", self._WEB_ADAPTER.format(partition=Aws.PARTITION, region=region)
         )

@@ -45,7 +45,7 @@ def test_the_laptop_and_the_tests_have_the_packages_of_aws() -> None:
 
 @pytest.mark.parametrize(
     ("name", "tools"),
-    [("local", "aws-cdk|constructs|jsii|cfn-lint|moto|pytest"), ("runtime", "ministack|python-dotenv|pytest|mypy")],
+    [("local", "aws-cdk|constructs|jsii|cfn-lint|moto|pytest"), ("runtime", "ministack|python-dotenv|uvloop|pytest|mypy")],
 )
 def test_neither_the_laptop_nor_aws_installs_the_tools_of_others(name: str, tools: str) -> None:
     assert not [pin for pin in pins(name) if re.match(tools, pin)]

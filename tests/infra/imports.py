@@ -2,8 +2,9 @@
 
 The request is JSON: ``path`` (the folders that modules are found in, first match wins), ``roots`` (the modules that the program
 starts with), ``own`` (the top-level names of its own code), ``named`` (imports that no statement shows, as pairs of importer and
-imported module). The answer is JSON: ``reached`` (each module found, with its importer) and ``missing`` (each
-top-level module that is not found, with its importer).
+imported module). The answer is JSON: ``reached`` (each module found, with its importer), ``missing`` (each top-level module that
+is not found, with its importer) and ``numpy`` (each name that a reached module imports from numpy or reads as an attribute of it,
+with that module; an attribute can import a package of numpy).
 
 ``reached`` follows every import, also one inside a function, except those for type checkers. ``missing`` follows only those that
 must succeed: each import of the program's own code, and of others those at the top level of a module, outside ``try`` and ``if``.
@@ -39,9 +40,9 @@ def find(path: list[Path], module: str) -> Path | None:
     return None
 
 
-def imports_of(module: str, file: Path) -> Iterator[Import]:
+def imports_of(module: str, file: Path, tree: ast.Module) -> Iterator[Import]:
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    yield from _imports(ast.parse(file.read_bytes()).body, package, certain=True)
+    yield from _imports(tree.body, package, certain=True)
 
 
 def _imports(nodes: list[ast.stmt], package: str, *, certain: bool) -> Iterator[Import]:
@@ -61,6 +62,19 @@ def _imports(nodes: list[ast.stmt], package: str, *, certain: bool) -> Iterator[
                 yield from _imports(list(_nested(node)), package, certain=inside)
 
 
+def names_of(package: str, tree: ast.Module) -> Iterator[str]:
+    """Yield the names that a module reads in a package: those that it imports, and attributes of the package."""
+    imported = list(_imports(tree.body, "", certain=False))
+    yield from (one.module.split(".")[1] for one in imported if one.module.startswith(f"{package}."))
+    nodes = list(ast.walk(tree))
+    aliases = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names if alias.name == package]
+    names = {alias.asname or alias.name for alias in aliases}
+    for node in nodes:
+        match node:
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name in names:
+                yield attribute
+
+
 def _nested(node: ast.AST) -> Iterator[ast.stmt]:
     """Yield the statements directly inside a statement, its ``except`` and ``case`` blocks included."""
     for child in ast.iter_child_nodes(node):
@@ -76,6 +90,7 @@ class Walk:
     def __init__(self, path: list[Path], own: list[str], named: list[tuple[str, str]], *, only_certain: bool) -> None:
         self.reached: dict[str, str] = {}
         self.missing: dict[str, str] = {}
+        self.numpy: dict[str, str] = {}
         self._path = path
         self._own = own
         self._named = named
@@ -89,7 +104,13 @@ class Walk:
                 continue
             todo.extend((wanted.module, Import(module, certain=True)) for by, module in self._named if by == wanted.module)
             for module, file in self._new(importer, wanted):
-                todo.extend((module, one) for one in imports_of(module, file))
+                tree = ast.parse(file.read_bytes())
+                todo.extend((module, one) for one in imports_of(module, file, tree))
+                if module not in (
+                    "numpy",
+                    "numpy.matlib",
+                ):  # the first imports each of its packages when it is read, also the second
+                    self.numpy |= dict.fromkeys(names_of("numpy", tree), module)
 
     def _new(self, importer: str, wanted: Import) -> Iterator[tuple[str, Path]]:
         """Yield the source files of a module and of the packages above it that were not reached before."""
@@ -114,7 +135,7 @@ def main() -> None:
     every, certain = (Walk(path, request["own"], request["named"], only_certain=only) for only in (False, True))
     every.follow(roots)
     certain.follow(roots)
-    json.dump({"reached": every.reached, "missing": certain.missing}, sys.stdout)
+    json.dump({"reached": every.reached, "missing": certain.missing, "numpy": every.numpy}, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def _services_used() -> set[str]:
     return services
 
 
-def test_the_layer_keeps_no_stubs_and_only_the_aws_services_that_the_code_calls(
+def test_the_layer_keeps_no_stubs_no_tests_and_only_the_aws_services_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = _services_used()
@@ -72,11 +72,15 @@ def test_the_layer_keeps_no_stubs_and_only_the_aws_services_that_the_code_calls(
         (target / "botocore" / "data" / "endpoints.json").write_text("{}")
         (target / "orjson.py").touch()
         (target / "orjson.pyi").touch()
+        for name in ("linalg/_linalg.py", "linalg/tests/one.py", "random/__init__.py", "_core/_simd.cpython.so", "_core/core.h"):
+            (target / "numpy" / name).parent.mkdir(parents=True, exist_ok=True)
+            (target / "numpy" / name).touch()
 
     monkeypatch.setattr(bundling, "_pip", install)
     bundling.runtime_layer(tmp_path, ROOT / "requirements" / "runtime.txt", compiler=None)
     assert {path.name for path in (tmp_path / "python" / "botocore" / "data").iterdir()} == used | {"endpoints.json"}
     assert [path.name for path in (tmp_path / "python").glob("orjson*")] == ["orjson.py"]
+    assert [path.name for path in (tmp_path / "python" / "numpy").rglob("*") if not path.is_dir()] == ["_linalg.py"]
 
 
 def test_packages_are_built_for_the_functions_python() -> None:
@@ -137,7 +141,7 @@ def test_the_configuration_is_the_operators_file_and_the_agents(tmp_path: Path) 
     (agents / "README.md").write_text("not a spec")
     gateway = tmp_path / "gateway-of-prod.yaml"  # as SPASS_CONFIG may name it
     gateway.write_text("tenants: []")
-    bundling.config_layer(tmp_path / "output", gateway=gateway, agents=agents)
+    bundling.operators_files(tmp_path / "output", gateway=gateway, agents=agents)
     files = {path.relative_to(tmp_path / "output").as_posix() for path in (tmp_path / "output").rglob("*") if path.is_file()}
     assert files == {"config/gateway.yaml", "config/agents/librarian.yaml"}
 

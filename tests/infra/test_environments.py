@@ -118,8 +118,8 @@ def test_resources_that_may_outlive_their_stack_have_generated_names(deployments
 def test_every_function_has_the_variables_of_its_resources(deployments: dict[str, Deployment], name: str) -> None:
     for function in deployments[name].functions().values():
         variables = function["Environment"]["Variables"]
-        assert variables["SPASS_CONFIG"] == "/opt/config/gateway.yaml"
-        assert variables["SPASS_AGENTS"] == "/opt/config/agents"
+        assert variables["SPASS_CONFIG"] == "/var/task/config/gateway.yaml"
+        assert variables["SPASS_AGENTS"] == "/var/task/config/agents"
         assert variables["SPASS_TABLE"] == {"Fn::ImportValue": f"spass-{name}-TableName"}
         assert variables["SPASS_BUCKET"] == {"Fn::ImportValue": f"spass-{name}-BucketName"}
         assert variables["SPASS_QUEUE"] == {"Fn::ImportValue": f"spass-{name}-QueueUrl"}

@@ -27,7 +27,7 @@ def test_a_worker_has_the_handler_and_timeout_of_its_row(dev: Deployment, worker
     embeds = Permission.EMBEDDING in worker.permissions
     edits = Permission.EDITOR in worker.permissions
     assert sorted(dev.layers(worker.function_name)) == sorted(
-        ["Config", "Runtime", *(["Model"] if embeds else []), *(["Editor"] if edits else [])]
+        ["Runtime", *(["Model"] if embeds else []), *(["Editor"] if edits else [])]
     )
     assert ("SPASS_MODEL" in function["Environment"]["Variables"]) == embeds
 

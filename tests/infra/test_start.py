@@ -29,19 +29,18 @@ printf '%s\\n' "$PYTHONPATH" "$@"
 @pytest.fixture(scope="module")
 def asset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder that becomes ``LAMBDA_TASK_ROOT``."""
-    folder = tmp_path_factory.mktemp("asset")
-    stack = Stack(App(analytics_reporting=False, outdir=str(folder), context={"bytecode": "none"}), "Bare")
-    function_code(stack).bind(stack)
-    (built,) = folder.glob("asset.*")
-    return built
+    return _asset(tmp_path_factory.mktemp("asset"))
 
 
 @pytest.fixture(scope="module")
 def asset_of_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder that becomes ``LAMBDA_TASK_ROOT`` of the page's function."""
-    folder = tmp_path_factory.mktemp("page")
+    return _asset(tmp_path_factory.mktemp("page"), page=True)
+
+
+def _asset(folder: Path, *, page: bool = False) -> Path:
     stack = Stack(App(analytics_reporting=False, outdir=str(folder), context={"bytecode": "none"}), "Bare")
-    function_code(stack, page=True).bind(stack)
+    function_code(stack, page=page).bind(stack)
     (built,) = folder.glob("asset.*")
     return built
 
@@ -58,13 +57,29 @@ def _assigned(asset: Path, module: str) -> set[str]:
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
-def test_the_asset_contains_routes_library_and_start_script(asset: Path) -> None:
+def test_the_asset_contains_routes_library_operators_files_and_start_script(asset: Path) -> None:
     files = {path.relative_to(asset) for path in asset.rglob("*") if path.is_file()}
     sources = {ROOT / "functions": ROOT, ROOT / "shared" / "spass": ROOT / "shared"}
     modules = {path.relative_to(root) for source, root in sources.items() for path in source.rglob("*.py")}
     excluded = [Path("spass/testing"), Path("spass/sandbox/foreign")]
     expected = {path for path in modules if not any(path.is_relative_to(folder) for folder in excluded)}
-    assert files == expected | {Path("run.sh")}
+    agents = {Path("config", "agents", file.name) for file in (ROOT / "agents").glob("*.yaml")}
+    assert files == expected | agents | {Path("config", "gateway.yaml"), Path("run.sh")}
+
+
+def test_an_operators_own_files_are_deployed_and_make_another_asset(
+    asset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway, agents = tmp_path / "of-prod.yaml", tmp_path / "of-prod"
+    gateway.write_text("tenants: []\n")
+    agents.mkdir()
+    (agents / "keeper.yaml").write_text("name: keeper\n")
+    monkeypatch.setenv("SPASS_CONFIG", str(gateway))
+    monkeypatch.setenv("SPASS_AGENTS", str(agents))
+    own = _asset(tmp_path / "own")
+    assert own.name != asset.name
+    assert (own / "config" / "gateway.yaml").read_bytes() == gateway.read_bytes()
+    assert [file.name for file in (own / "config" / "agents").iterdir()] == ["keeper.yaml"]
 
 
 def test_the_asset_of_the_page_has_what_a_browser_loads_and_no_sources(asset: Path, asset_of_page: Path) -> None:
