@@ -60,8 +60,11 @@ class IngestPart:
 
 @dataclass(frozen=True, slots=True)
 class MergeSegments:
+    """Merge segments of the index. ``place`` is the name of the place that a message has which waited for one."""
+
     tenant: TenantId
     index: IndexId
+    place: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ _PATTERNS: Final[Mapping[type[Job], Mapping[str, re.Pattern[str]]]] = {
 
 def body_of(job: Job) -> str:
     """Return the body of the message that asks for ``job``."""
-    return json.dumps({"job": _NAMES[type(job)], **asdict(job)})
+    return json.dumps({"job": _NAMES[type(job)], **{name: value for name, value in asdict(job).items() if value is not None}})
 
 
 def job_of(message: object) -> Job | None:

@@ -1,18 +1,21 @@
 """The places of a tenant's files and merges among the workers, so that one tenant's files do not stop another tenant's.
 
 The worker that receives the message of a file, of a part or of a merge takes a place for it. Without one, the message waits in
-the tenant's line (``WorkLine``). A file keeps its place until it ends, also while its message waits to be delivered again.
+the tenant's line (``WorkLine``). A file keeps its place until it ends, also while its message waits to be delivered again. Each
+message of a merge has a place of its own: of two for one index, the second finds nothing to do and must not give back the first
+one's place.
 """
 
 import base64
 import hashlib
 import math
 import random
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 from spass.core.errors import LimitExceeded
 from spass.core.ids import IndexId
-from spass.core.jobs import Delivery, IngestPart, IngestUpload, MergeSegments, WorkKind
+from spass.core.jobs import Delivery, IngestPart, IngestUpload, MergeSegments, WorkKind, body_of
 from spass.rag.ingest.upload_record import UploadRecord
 from spass.rag.ingest.uploaded_file import UploadedFile, own_upload
 from spass.store.tenant_store import TenantStore
@@ -32,17 +35,19 @@ _JITTER_SECONDS: Final = 5
 
 async def enter(store: TenantStore, task: _PlacedTask, delivery: Delivery) -> bool:
     """Take a place for ``task``, or put it into the tenant's line and return False: its message is done then."""
-    name = _name(task)
+    name = _name(task, delivery)
     if await store.line.take(WorkKind.FILES, name):
         return True
     order = f"{int(delivery.sent * 1000):013}#{delivery.message}"
-    await store.line.wait(WorkKind.FILES, name, order, delivery.body, is_repeated=delivery.receives > 1)
+    # The message that is sent then has another id, so the one of a merge must name its place.
+    body = body_of(replace(task, place=name)) if isinstance(task, MergeSegments) else delivery.body
+    await store.line.wait(WorkKind.FILES, name, order, body, is_repeated=delivery.receives > 1)
     return False
 
 
 async def leave(store: TenantStore, task: _PlacedTask, delivery: Delivery) -> None:
     """Give the place of ``task`` back, and send what waits."""
-    await store.line.give_back(WorkKind.FILES, _name(task), is_repeated=delivery.receives > 1)
+    await store.line.give_back(WorkKind.FILES, _name(task, delivery), is_repeated=delivery.receives > 1)
 
 
 def delay_after(error: Exception) -> int | None:
@@ -58,8 +63,8 @@ def names_of(record: UploadRecord) -> set[str]:
     return {_hash(record.id), _hash(own_upload(record.key, record.revision))}
 
 
-def merge_name(index: IndexId) -> str:
-    """Return the name of the place of a merge."""
+def merge_of(index: IndexId) -> str:
+    """Return what the names of the places of an index's merges begin with."""
     return f"{_MERGE}{_hash(index)}"
 
 
@@ -77,7 +82,7 @@ def _hash(name: str) -> str:
     return base64.b32hexencode(hashlib.sha256(name.encode()).digest()[:_HASH_BYTES]).decode().lower()
 
 
-def _name(task: _PlacedTask) -> str:
+def _name(task: _PlacedTask, delivery: Delivery) -> str:
     match task:
         case UploadedFile():
             return _hash(task.own_upload)
@@ -86,4 +91,4 @@ def _name(task: _PlacedTask) -> str:
         case IngestPart():
             return f"{_hash(task.upload)}.{task.part}"
         case MergeSegments():
-            return merge_name(task.index)
+            return task.place or f"{merge_of(task.index)}.{_hash(delivery.message)}"

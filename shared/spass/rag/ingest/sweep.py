@@ -8,7 +8,7 @@ from spass.core.ids import IndexId
 from spass.core.jobs import IngestUpload, WorkKind
 from spass.core.time import Deadline
 from spass.rag.ingest.parts import republish_parts
-from spass.rag.ingest.places import is_merge, merge_name, names_of, upload_of
+from spass.rag.ingest.places import is_merge, merge_of, names_of, upload_of
 from spass.rag.ingest.transitions import end_failed
 from spass.rag.ingest.upload_record import ABANDONED, UploadRecord, record_of, upload_key
 from spass.store import keys
@@ -57,16 +57,16 @@ async def _repair_line(store: TenantStore, in_work: Collection[str], now_s: int)
     place again when it arrives."""
 
     async def is_over(name: str) -> bool:
-        return name not in await _leased_merges(store, now_s) if is_merge(name) else upload_of(name) not in in_work
+        return not name.startswith(await _leased_merges(store, now_s)) if is_merge(name) else upload_of(name) not in in_work
 
     await store.line.repair(WorkKind.FILES, is_over)
 
 
-async def _leased_merges(store: TenantStore, now_s: int) -> set[str]:
-    """Return the names of the merges that workers do now."""
+async def _leased_merges(store: TenantStore, now_s: int) -> tuple[str, ...]:
+    """Return what the names of the merges begin with that workers do now."""
     leases = await store.table.query(keys.rag_partition(store.tenant), prefix=keys.RAG_MERGE_PREFIX)
     live = [lease for lease in leases if cast(int, lease["expires_at"]) > now_s]
-    return {merge_name(IndexId(str(lease["sk"]).removeprefix(keys.RAG_MERGE_PREFIX))) for lease in live}
+    return tuple(merge_of(IndexId(str(lease["sk"]).removeprefix(keys.RAG_MERGE_PREFIX))) for lease in live)
 
 
 async def _resend(store: TenantStore, record: UploadRecord) -> None:

@@ -10,7 +10,7 @@ from spass.core.errors import BudgetExceeded, RateLimited
 from spass.core.ids import TenantId
 from spass.core.jobs import MergeSegments, WorkKind, body_of
 from spass.core.time import Deadline, now_s
-from spass.rag.ingest.places import merge_name
+from spass.rag.ingest.places import merge_of
 from spass.rag.ingest.sweep import sweep_uploads
 from spass.store import keys
 from spass.store.writes import Put
@@ -156,16 +156,45 @@ async def test_a_merge_without_a_place_waits(aws: MemoryAws, harness: IngestHarn
     assert await harness.deliver(merge)
     assert len(work(aws, harness.tenant)) == 2, "the earlier place, and the merge that waits"
     await harness.store.line.give_back(FILES, "earlier")
-    assert harness.receive() == [merge]
-    assert await harness.deliver(merge)
+    (sent,) = harness.receive()
+    assert json.loads(sent).items() >= json.loads(merge).items()
+    assert work(aws, harness.tenant) == [harness.tenant], "its message on the queue has a place"
+    assert await harness.deliver(sent)
     assert work(aws, harness.tenant) == []
+
+
+@pytest.mark.parametrize("places", [1, 2])
+async def test_a_second_merge_of_an_index_does_not_give_back_the_place_of_the_first(
+    places: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aws = MemoryAws(JobTargets(queue="jobs"), versioned=True, work_bound=lambda *_: places)
+    harness = IngestHarness(aws)
+    aws.queues.on_message = lambda _, body: harness.sent.append(body)
+    tenant, line = harness.tenant, harness.store.line
+    message = body_of(MergeSegments(tenant, INDEX))
+    free: list[list[bool]] = []
+
+    async def merge_while_a_second_message_comes(*_: object) -> bool:
+        if not free:
+            free.append([])
+            assert await harness.deliver(message)
+            free[0] += [await line.take(FILES, f"file {number}") for number in range(places)]
+        return True
+
+    monkeypatch.setattr("spass.jobs.background.merge", merge_while_a_second_message_comes)
+    assert await harness.deliver(message)
+    assert free == [[True] * (places - 1) + [False]], "the first merge has its place until it ends"
+    for number in range(places):
+        await line.give_back(FILES, f"file {number}")
+    await harness.deliver_all()
+    assert work(aws, tenant) == []
 
 
 @pytest.mark.parametrize("is_leased", [True, False])
 async def test_the_sweep_gives_back_the_place_of_a_merge_that_no_worker_has(
     aws: MemoryAws, harness: IngestHarness, is_leased: bool
 ) -> None:
-    assert await harness.store.line.take(FILES, merge_name(INDEX))
+    assert await harness.store.line.take(FILES, f"{merge_of(INDEX)}.m")
     lease = Put(keys.rag_merge(harness.tenant, INDEX), {"owner": "x", "expires_at": now_s() + (10 if is_leased else -1)})
     await harness.store.table.write(lease)
     await sweep_uploads(harness.store, now_s(), Deadline.after(10))
