@@ -34,7 +34,7 @@ export PYTHONPATH := shared:.
 # The tests start hundreds of processes. Where byte code is not kept, each of them compiles every module that it imports: a gateway then takes three times as long to start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run demo test test-product test-infra test-clients test-foreign test-containers sandbox-image soak dev check format bench bench-env validate screenshots openapi synth cdk template costs lock clean node page
+.PHONY: help run demo test test-product test-infra test-clients test-foreign test-containers sandbox-image soak dev check format bench bench-env validate screenshots openapi synth cdk release template costs lock clean node page
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -108,6 +108,9 @@ synth: $(INFRA_ENV)/infra.stamp node_modules/.stamp ## validate, then synthesise
 
 cdk: $(INFRA_ENV)/infra.stamp node_modules/.stamp ## run the CDK's command line (make cdk ARGS='deploy --all -c env=dev')
 	@$(CDK) $(ARGS)
+
+release: $(VENV)/local.stamp $(INFRA_ENV)/infra.stamp node_modules/.stamp ## check, keep, deploy and try the commit that is checked out (ENV=prod, SPASS_TOKEN, ARGS=--yes)
+	@exec $(PY) -m operate release --env $(ENV) $(ARGS)
 
 template: $(INFRA_ENV)/infra.stamp $(VENV)/bin/activate ## write local/template.json from the CDK definition
 	$(WITH_NODE) $(INFRA_PY) -m infra.template

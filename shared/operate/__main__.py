@@ -1,10 +1,10 @@
-"""`python -m operate`: the commands `check`, before a deployment, and `smoke`, after it."""
+"""`python -m operate`: the commands with which an operator checks, deploys and tries a gateway."""
 
 import argparse
 import sys
 from collections.abc import Sequence
 
-from operate import check, smoke
+from operate import check, release, smoke
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,6 +17,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     smoke_test = commands.add_parser("smoke", help=smoke.HELP, allow_abbrev=False)
     smoke.add_arguments(smoke_test)
     smoke_test.set_defaults(run=smoke.main)
+    release_command = commands.add_parser("release", help=release.HELP, allow_abbrev=False)
+    release.add_arguments(release_command)
+    release_command.set_defaults(run=release.main)
     options = parser.parse_args(arguments)
     try:
         code: int = options.run(options)

@@ -9,6 +9,7 @@ from typing import Final
 
 import httpx
 
+from operate.confirm import is_confirmed
 from operate.gateway import Gateway, StepFailed
 from operate.leftovers import Leftover, remove
 from operate.smoke_steps import STEPS, Smoke, Step
@@ -46,26 +47,23 @@ def main(options: argparse.Namespace) -> int:
         return 1
     write(f"This makes a session, an index and a managed agent of the user {_USER} at {endpoint.url}, pays for four answers of\n")
     write("models, and removes what it made.\n")
-    if not options.yes and not _is_confirmed():
-        write("Nothing was changed. Answer y, or use --yes.\n")
+    if not options.yes and not is_confirmed():
         return 1
     return asyncio.run(run(endpoint, options.agent, options.model))
 
 
-def _is_confirmed() -> bool:
-    try:
-        return input("Continue? [y/N] ").strip().lower() in ("y", "yes")
-    except EOFError:
-        return False
-
-
 async def run(
-    endpoint: Endpoint, agent: str | None = None, model: str | None = None, transport: httpx.AsyncBaseTransport | None = None
+    endpoint: Endpoint,
+    agent: str | None = None,
+    model: str | None = None,
+    transport: httpx.AsyncBaseTransport | None = None,
+    release: str | None = None,
 ) -> int:
-    """Run the steps until one fails, remove what they made, and return the exit status. ``transport`` replaces the network."""
+    """Run the steps until one fails, remove what they made, and return the exit status. ``transport`` replaces the network, and
+    ``release`` is what the gateway must say that it is."""
     failed, remains = "", []
     async with Gateway.connect(endpoint, transport) as gateway:
-        smoke = Smoke(gateway, agent, model)
+        smoke = Smoke(gateway, agent, model, release)
         try:
             for step in STEPS:
                 if problem := await _take(smoke, step):

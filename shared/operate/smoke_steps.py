@@ -29,6 +29,7 @@ class Smoke:
     gateway: Gateway
     agent: str | None
     model: str | None
+    release: str | None = None
     mark: str = field(default_factory=lambda: f"operate-smoke-{uuid4().hex[:12]}")
     session: str = ""
     missing: dict[Need, str] = field(default_factory=dict)
@@ -51,9 +52,13 @@ class Smoke:
 
 
 async def _health(smoke: Smoke) -> str:
-    if read(await smoke.gateway.stranger.get("/healthz"), httpx.codes.OK)["status"] != "ok":
+    health = read(await smoke.gateway.stranger.get("/healthz"), httpx.codes.OK)
+    if health["status"] != "ok":
         raise StepFailed("The gateway does not say that it is up.")
-    return "up"
+    release = health.get("release", "unknown")  # the first release did not say it
+    if smoke.release not in (None, release):
+        raise StepFailed(f"The gateway is release {release}, not {smoke.release}.")
+    return f"up, release {release}"
 
 
 async def _unauthorized(smoke: Smoke) -> str:
