@@ -48,11 +48,12 @@ async def compact(
                 raise job.failure.error(job.id)
             if result := await jobs.result(scope, job):
                 return result
-        headers = {"Location": location(request, f"/a1/jobs/{job.id}")} | (
-            {PREFERENCE_APPLIED: RESPOND_ASYNC} if respond_async else {}
-        )
+        applied = {PREFERENCE_APPLIED: RESPOND_ASYNC} if respond_async else {}
+        headers = {"Location": location(request, f"/a1/jobs/{job.id}"), **applied}
         return RouteResult(JobTicket(job_id=job.id, status=job.status), headers, status=202)
 
+    if not respond_async:
+        await exchange.take_place("turns")  # the function waits as it does for a model
     return await run_idempotently(exchange, start_and_wait)
 
 

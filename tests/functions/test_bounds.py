@@ -32,6 +32,7 @@ TURNS: dict[tuple[str, str], Any] = {
     ("POST", "/v1/tools/execute"): {"name": "calculator", "arguments": {"expression": "1 + 1"}},
     ("POST", "/a1/agents/plain/chat"): {"message": "Hi."},
     ("POST", f"/a1/agents/plain/sessions/{SESSION}/messages"): {"message": "Hi."},
+    ("POST", f"/a1/agents/plain/sessions/{SESSION}/compact"): None,
     ("POST", C1): TURN,
     ("POST", "/c1/agents/plain/job_card"): {"title": "A job", "task": "Do it."},
     ("POST", f"/a1/approvals/{APPROVAL}"): {"decision": "deny"},
@@ -41,7 +42,8 @@ TURNS: dict[tuple[str, str], Any] = {
     ("POST", f"{INDEX}/query"): {"query": "alpha"},
     ("POST", f"/v1/managed-agents/{MANAGED}/messages"): {"content": "Hi.", "stream": True},
 }
-"""A request of each kind that calls models, embeds or runs code, with its body."""
+"""A request of each kind that calls models, embeds, runs code or waits for a compaction, with its body."""
+CALLS = frozenset({Permission.MODELS, Permission.COMPACTIONS_SEND})
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def in_progress(gateway: Gateway, kind: str = "TURNS") -> int:
 
 
 def test_every_route_that_may_call_a_model_has_an_example_here() -> None:
-    rows = {(route.method, route.path) for route in ROUTES if Permission.MODELS in route.permissions}
+    rows = {(route.method, route.path) for route in ROUTES if CALLS & route.permissions}
     found = {(route.method, route.path) for method, path in TURNS if (route := find_route(method, path))}
     assert found == rows
 
@@ -85,6 +87,9 @@ def test_what_calls_no_model_needs_no_place(bounded: Gateway, client: ManagedCli
     assert bounded.send("GET", "/v1/models").status == 200
     message = bounded.send("POST", f"/v1/managed-agents/{agent}/messages", headers=ADA, body={"content": "Hi."})
     assert message.status == 202, message.text
+    prefer = {"Prefer": "respond-async"}
+    compaction = bounded.send("POST", f"/a1/agents/plain/sessions/{SESSION}/compact", headers=prefer)
+    assert compaction.code == "session_not_found", "a compaction for which nobody waits"
     invalid = bounded.send("POST", CHAT, body={"model": "small"})
     assert (invalid.status, invalid.code) == (400, "invalid_request"), "a mistake is named first"
 
