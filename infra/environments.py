@@ -43,9 +43,10 @@ def data_stack_name(environment: str) -> str:
     return f"Spass-{environment}-Data"
 
 
-def _problem(reason: str, within: str | None = None) -> PydanticCustomError:
-    """Return the error of a value that does not fit another. ``within`` is the key of the value in a mapping that is wrong."""
-    return PydanticCustomError("conflict", "{reason}", {"reason": reason, "within": within})
+def _problem(reason: str, within: str | None = None, other: str | None = None) -> PydanticCustomError:
+    """Return the error of a value that does not fit another. ``within`` is the key of the value in a mapping that is wrong.
+    ``other`` is the key of the other value, which may be the one that the operator wrote."""
+    return PydanticCustomError("conflict", "{reason}", {"reason": reason, "within": within, "other": other})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="forbid"))
@@ -156,6 +157,14 @@ class Environment:
         if domain and account and domain.certificate.split(":")[4] != account:
             raise _problem(f"an API needs a certificate of its own account, {account}", within="certificate")
         return domain
+
+    @field_validator("metrics")
+    @classmethod
+    def _count_lost_records(cls, metrics: bool, info: ValidationInfo) -> bool:
+        if info.data.get("alarms") and not metrics:
+            reason = "alarms need metrics: true, because only a metric of the gateway's own shows that audit records are lost"
+            raise _problem(reason, other="alarms")
+        return metrics
 
     @field_validator("budget_usd")
     @classmethod

@@ -143,7 +143,7 @@ def _apply(data: object, environments: dict[str, Environment]) -> Iterator[_Prob
         try:
             environments[name] = _merge(name, settings or {})
         except ValidationError as error:
-            yield from (_explain(name, detail) for detail in error.errors(include_url=False))
+            yield from (_explain(name, detail, settings or {}) for detail in error.errors(include_url=False))
 
 
 def _check_keys(name: str, settings: object) -> Iterator[_Problem]:
@@ -172,7 +172,7 @@ def _merge(name: str, settings: Mapping[str, object]) -> Environment:
     return Environment(**values | {"name": name})  # type: ignore[arg-type]  # pydantic checks the types
 
 
-def _explain(name: str, detail: ErrorDetails) -> _Problem:
+def _explain(name: str, detail: ErrorDetails, settings: Mapping[str, object]) -> _Problem:
     """Return the problem that pydantic found in this environment, with what is allowed instead."""
     loc = detail["loc"]
     known = NESTED[str(loc[0])] if len(loc) > 1 else FIELDS
@@ -180,7 +180,9 @@ def _explain(name: str, detail: ErrorDetails) -> _Problem:
         return _Problem((name,), "write 2 to 16 lower-case letters, digits and hyphens as its name, with a letter first")
     match detail["type"]:
         case "conflict":
-            within = detail["ctx"]["within"]
+            within, other = detail["ctx"]["within"], detail["ctx"]["other"]
+            if loc[0] not in settings and other in settings:
+                loc = (other,)
             return _Problem((name, *loc, *([within] if within else [])), detail["msg"])
         case "unexpected_keyword_argument":
             return _Problem((name, *loc), _unknown(str(loc[-1]), known))

@@ -61,8 +61,8 @@ class _Alarm:
 class Monitoring(Construct):
     """A topic and the alarms that notify it, with the saved queries that their runbooks name, and a dashboard.
 
-    ``logs`` are the names of the log groups that the queries read. ``namespace`` has the gateway's own metrics; None if it
-    writes none.
+    ``groups`` are the names of the log groups that the queries read. ``namespace`` has the gateway's own metrics; None if it
+    writes none. ``copies`` is the vault of the daily backups that are copied to another region, if there is one.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class Monitoring(Construct):
         compaction: sfn.IStateMachine,
         archive: AuditArchive | None,
         namespace: str | None,
+        copies: str | None,
         email: str | None,
         key: kms.IKey | None = None,
     ) -> None:
@@ -96,6 +97,8 @@ class Monitoring(Construct):
             alarms.append(_of_audit(namespace))
         if archive is not None:
             alarms.append(_of_archive(archive))
+        if copies is not None:
+            alarms.extend(_of_copies(copies))
         for alarm in alarms:
             self._add(alarm)
         SavedQueries(self, "Queries", folder=f"spass-{environment}", groups={Logs.ACCESS: [access.log_group_name], **groups})
@@ -228,6 +231,27 @@ def _of_archive(archive: AuditArchive) -> _Alarm:
         statistic="Maximum",
     )
     return _Alarm("ArchiveLate", age, _LATE.to_seconds(), "The archive of the audit has not been written for an hour.")
+
+
+def _of_copies(vault: str) -> list[_Alarm]:
+    """Watch the jobs of the vault, whose copies have one of the same name. A backup that fails is never copied.
+
+    (https://docs.aws.amazon.com/aws-backup/latest/devguide/cloudwatch.html)
+    """
+    backups, copies = (
+        cloudwatch.Metric(
+            namespace="AWS/Backup",
+            metric_name=f"NumberOf{kind}JobsFailed",
+            dimensions_map={"BackupVaultName": vault},
+            period=_PERIOD,
+            statistic="Sum",
+        )
+        for kind in ("Backup", "Copy")
+    )
+    return [
+        _Alarm("FailedBackups", backups, 1, "A daily backup of the table or the bucket has failed.", once=True),
+        _Alarm("FailedCopies", copies, 1, "A daily backup was not copied to the other region.", once=True),
+    ]
 
 
 def _lambda(name: str) -> cloudwatch.Metric:

@@ -35,7 +35,10 @@ OPTIONS: Final = {
     "audit_archive_days": (Decimal(), f"{BUCKET_GB_MONTH:.4f} for each GB that it keeps"),
     "budget_usd": (Decimal(), "a budget that only sends mails is free"),
     "compaction_steps": (Decimal(), "reserved concurrency is free"),
-    "copy_to": (Decimal(), "AWS Backup bills what it keeps, and the traffic between the regions"),
+    "copy_to": (
+        Decimal(),
+        "two alarms where there are alarms; AWS Backup bills what it keeps, and the traffic between the regions",
+    ),
     "domain": (Decimal(), "its certificate is free; a hosted zone costs 0.50"),
     "followers": (Decimal(), "reserved concurrency is free"),
     "key": (KEY_MONTH, "and 0.03 for each 10,000 uses of the key"),

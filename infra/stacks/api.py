@@ -13,6 +13,7 @@ from constructs import Construct
 from infra.constructs.api import Api
 from infra.constructs.archive import AuditArchive
 from infra.constructs.budget import Budget
+from infra.constructs.copies import vault_name
 from infra.constructs.domain import DomainName
 from infra.constructs.function import Function
 from infra.constructs.layer import Layers
@@ -118,6 +119,7 @@ class ApiStack(Stack):
                 compaction=self.jobs.compaction.resource,
                 archive=archive,
                 namespace=environment.metrics_namespace,
+                copies=vault_name(environment.name) if environment.copy_to else None,
                 email=environment.alarm_email,
                 key=kms.Key.from_key_arn(self, "Key", data.stored.key) if data.stored.key else None,
             )

@@ -20,7 +20,9 @@ MOST_GROUPS = 50
 ONE_EVENT = {
     "AuditNotStored",
     "DroppedTicks",
+    "FailedBackups",
     "FailedCompactions",
+    "FailedCopies",
     "FailedJobs",
     "FailedRuns",
     "FunctionErrors",  # a sweep that takes too long fails once an hour
@@ -52,23 +54,24 @@ def _dimensions(alarm: dict[str, Any]) -> dict[str, Any]:
     return {one["Name"]: one["Value"] for one in alarm.get("Dimensions", [])}
 
 
-def test_each_alarm_has_one_runbook_and_each_runbook_one_alarm(prod: Deployment) -> None:
-    assert sorted(_alarms(prod)) == sorted(_runbooks())
+def test_each_alarm_has_one_runbook_and_each_runbook_one_alarm(prod: Deployment, extended: Deployment) -> None:
+    assert sorted(_alarms(extended)) == sorted(_runbooks())
+    assert _alarms(extended).keys() - _alarms(prod).keys() == {"failedbackups", "failedcopies"}
     titles = re.findall(r"(?m)^### (\w+)$", PAGE)
     assert len(titles) == len(set(titles))
 
 
-def test_each_alarm_reads_one_metric_and_all_read_at_most_twenty(prod: Deployment) -> None:
-    alarms = _alarms(prod)
+def test_each_alarm_reads_one_metric_and_all_read_at_most_twenty(extended: Deployment) -> None:
+    alarms = _alarms(extended)
     assert len(alarms) <= MOST_METRICS
     for alarm in alarms.values():
         assert {"MetricName", "Namespace"} <= alarm.keys(), "an expression would be billed for each of its metrics"
         assert "Metrics" not in alarm
 
 
-def test_an_alarm_needs_two_of_three_periods_unless_one_event_is_enough(prod: Deployment) -> None:
+def test_an_alarm_needs_two_of_three_periods_unless_one_event_is_enough(extended: Deployment) -> None:
     once = {name.lower() for name in ONE_EVENT}
-    for name, alarm in _alarms(prod).items():
+    for name, alarm in _alarms(extended).items():
         periods = (alarm["DatapointsToAlarm"], alarm["EvaluationPeriods"], alarm["Period"])
         assert periods == ((1, 1, 300) if name in once else (2, 3, 300)), name
         assert alarm["TreatMissingData"] == "notBreaching"
@@ -200,3 +203,12 @@ def test_each_alarm_watches_a_resource_of_the_deployment(prod: Deployment) -> No
         assert watched[name][:2] == ("AWS/SQS", metric)
         assert f'"spass-prod-{export}"' in json.dumps(watched[name][2])
     assert len(watched) == 17
+
+
+def test_a_failed_daily_copy_raises_an_alarm_of_the_vault_where_it_began(extended: Deployment) -> None:
+    alarms = _alarms(extended)
+    (vault,) = [one["Properties"] for _, one in extended.resources("AWS::Backup::BackupVault")]
+    for name, metric in (("failedbackups", "NumberOfBackupJobsFailed"), ("failedcopies", "NumberOfCopyJobsFailed")):
+        alarm = alarms[name]
+        assert (alarm["Namespace"], alarm["MetricName"], alarm["Statistic"]) == ("AWS/Backup", metric, "Sum")
+        assert _dimensions(alarm) == {"BackupVaultName": vault["BackupVaultName"]}

@@ -111,7 +111,7 @@ def test_a_failed_write_to_the_archive_raises_an_alarm(prod: Deployment) -> None
 
 
 def test_an_environment_may_have_no_archive(synthesize: Callable[[Environment], Deployment]) -> None:
-    deployment = synthesize(replace(DEV, audit_archive_days=None, alarms=True))
+    deployment = synthesize(replace(DEV, audit_archive_days=None, alarms=True, metrics=True))
     assert not list(deployment.resources("AWS::KinesisFirehose::DeliveryStream"))
     assert not list(deployment.resources("AWS::Logs::SubscriptionFilter"))
     ((_, bucket),) = deployment.resources("AWS::S3::Bucket")

@@ -99,6 +99,9 @@ WRONG = {
     "prod: {alarm_email: a@b.de, budget_usd: 0}": "1: prod.budget_usd = 0: is not allowed; write a number of dollars",
     "prod: {alarm_email: a@b.de, budget_usd: .inf}": "1: prod.budget_usd = .inf: is not allowed; write a number of dollars",
     # A value that does not fit another.
+    "dev:\n  rate: 5\n  alarms: true": "3: dev.alarms = true: alarms need metrics: true, because only a metric of the gateway's",
+    "prod:\n  metrics: false": "2: prod.metrics = false: alarms need metrics: true",
+    "prod:\n  alarms: true\n  metrics: false": "3: prod.metrics = false: alarms need metrics: true",
     "prod: {budget_usd: 50}": "1: prod.budget_usd = 50: a budget needs alarm_email, the address that it writes to",
     "prod: {copy_to: eu-central-1}": "1: prod.copy_to = eu-central-1: eu-central-1 is the environment's own region",
     "prod:\n  region: eu-west-1\n  copy_to: eu-west-1": "3: prod.copy_to = eu-west-1: eu-west-1 is the environment's own region",
