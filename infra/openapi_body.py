@@ -89,14 +89,13 @@ def openapi_body(
     may read answers of the API, e.g. ``https://app.example.com``. ``tls`` is a security policy. ``disable_endpoint``: only a
     domain name leads to the API.
     """
-    disabled = {"x-amazon-apigateway-endpoint-configuration": {"disableExecuteApiEndpoint": True}}
     return {
-        **(disabled if disable_endpoint else {}),
         "openapi": "3.0.1",
         "info": {"title": title, "description": description, "version": "1"},
         "paths": _paths(routes, uri, origins),
         "x-amazon-apigateway-binary-media-types": list(BINARY_MEDIA_TYPES),
         "x-amazon-apigateway-minimum-compression-size": MIN_COMPRESSED_BYTES,
+        "x-amazon-apigateway-endpoint-configuration": {"disableExecuteApiEndpoint": disable_endpoint},
         "x-amazon-apigateway-security-policy": tls,
         "x-amazon-apigateway-endpoint-access-mode": ENDPOINT_ACCESS_MODE,
         "x-amazon-apigateway-gateway-responses": {refusal.kind: _gateway_response(refusal, origins) for refusal in REFUSALS},

@@ -59,7 +59,7 @@ class Api(Construct):
             mode=apigateway.RestApiMode.OVERWRITE,
             fail_on_warnings=True,
             endpoint_types=[apigateway.EndpointType.REGIONAL],
-            disable_execute_api_endpoint=True if disable_endpoint else None,
+            disable_execute_api_endpoint=disable_endpoint,
             parameters={"endpointConfigurationTypes": "REGIONAL"},  # no OpenAPI extension has the type; this is for the import
             # Answers of short routes are JSON, which these types do not change. Only long routes answer with bytes: a streamed
             # answer is not encoded in base64.

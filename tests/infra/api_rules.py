@@ -175,6 +175,11 @@ def an_import_resets_no_setting_of_the_api(deployment: Deployment) -> Iterator[s
         "BinaryMediaTypes": (body["x-amazon-apigateway-binary-media-types"], list(BINARY_MEDIA_TYPES)),
         "MinimumCompressionSize": (body["x-amazon-apigateway-minimum-compression-size"], MIN_COMPRESSED_BYTES),
         "SecurityPolicy": (body["x-amazon-apigateway-security-policy"], deployment.environment.tls),
+        # Also when it is off: an environment that gives up its domain needs the generated endpoint again.
+        "DisableExecuteApiEndpoint": (
+            body.get("x-amazon-apigateway-endpoint-configuration", {}).get("disableExecuteApiEndpoint"),
+            deployment.environment.endpoint_disabled,
+        ),
         "EndpointAccessMode": (body["x-amazon-apigateway-endpoint-access-mode"], "STRICT"),
         # OpenAPI has no extension for the type of the endpoint; an import takes it as a parameter.
         "EndpointConfiguration": ({"Types": [api["Parameters"]["endpointConfigurationTypes"]]}, {"Types": ["REGIONAL"]}),

@@ -131,6 +131,7 @@ BREAKS: Final[Mapping[rules.Rule, Mapping[str, Break]]] = {
     rules.an_import_resets_no_setting_of_the_api: {
         "types only in the properties": lambda one: one.rest_api()["Body"].update({"x-amazon-apigateway-binary-media-types": []}),
         "compression only in the body": lambda one: one.rest_api().pop("MinimumCompressionSize"),
+        "the generated endpoint is as it was": lambda one: one.rest_api().pop("DisableExecuteApiEndpoint"),
         "an edge API": lambda one: one.rest_api()["Parameters"].update(endpointConfigurationTypes="EDGE"),
         "a merge": lambda one: one.rest_api().update(Mode="merge"),
         "warnings are ignored": lambda one: one.rest_api().update(FailOnWarnings=False),
