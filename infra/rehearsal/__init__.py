@@ -1,0 +1,1 @@
+"""The rehearsal of a deployment in an emulator of its own: ``make rehearse``."""

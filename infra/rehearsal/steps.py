@@ -1,0 +1,150 @@
+"""The steps of a rehearsal, in order. Each returns in words what it has seen, or raises `RehearsalFailed`."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from botocore.exceptions import ClientError
+
+from infra.rehearsal.assemblies import ENVIRONMENT
+from infra.rehearsal.emulator import REGION
+from infra.rehearsal.processes import RehearsalFailed
+from infra.rehearsal.rehearsal import ACCOUNT, AGENT, API_STACK, DATA_STACK, KEY, MODEL, Json, Rehearsal
+
+_SESSIONS: Final = f"/a1/agents/{AGENT}/sessions"
+_TEXT: Final = "The last release wrote this."
+
+
+def _synthesis(rehearsal: Rehearsal) -> str:
+    rehearsal.now = rehearsal.assemblies.synthesise()
+    return f"{_megabytes(rehearsal.now)} MB of assembly"
+
+
+def _last_release(rehearsal: Rehearsal) -> str:
+    kept, rehearsal.kept = rehearsal.assemblies.kept()
+    return f"{'kept' if kept.archive else 'synthesised from'} {kept.commit[:12]}"
+
+
+def _check(rehearsal: Rehearsal) -> str:
+    """Before the bootstrap, the check must refuse."""
+    with contextlib.suppress(RehearsalFailed):
+        rehearsal.operate("check", "--env", ENVIRONMENT, "--assembly", str(rehearsal.now))
+        raise AssertionError("operate check accepts an account without bootstrap")
+    return "refuses an account that the CDK has not prepared"
+
+
+def _bootstrap(rehearsal: Rehearsal) -> str:
+    rehearsal.cdk("bootstrap", f"aws://{ACCOUNT}/{REGION}", app=rehearsal.now)
+    rehearsal.client("ssm").put_parameter(Name=f"/spass/{ENVIRONMENT}/{KEY}", Value="rehearsal", Type="SecureString")
+    return "and a key of a provider"
+
+
+def _first_deployment(rehearsal: Rehearsal) -> str:
+    rehearsal.deploy(rehearsal.kept)
+    return f"{_resource_count(rehearsal)} resources"
+
+
+def _data(rehearsal: Rehearsal) -> str:
+    """Write a session through the last release."""
+    rehearsal.session = rehearsal.call("POST", _SESSIONS, {"title": "rehearsal"}, status=201)["id"]
+    turn = {"message_id": "first", "session_id": rehearsal.session, "messages": [{"role": "user", "content": _TEXT}]}
+    rehearsal.stream(f"/c1/agents/{AGENT}/chat", turn)
+    return "a session with a turn"
+
+
+def _upgrade(rehearsal: Rehearsal) -> str:
+    """Deploy the code as it is, and read what the last release has written."""
+    before, url = stored_resources(rehearsal), rehearsal.url
+    rehearsal.deploy(rehearsal.now)
+    _expect_kept(rehearsal, before, url)
+    return "the same URL and stored resources; the session is whole"
+
+
+def _repetition(rehearsal: Rehearsal) -> str:
+    printed = rehearsal.deploy(rehearsal.now)
+    if printed.count("(no changes)") != 2:
+        raise RehearsalFailed("The second deployment of the same assembly changes something.", rehearsal.log)
+    return "no changes"
+
+
+def _smoke(rehearsal: Rehearsal) -> str:
+    printed = rehearsal.operate("smoke", "--url", rehearsal.url, "--model", MODEL, "--yes")
+    return printed.strip().splitlines()[-1]
+
+
+def _back(rehearsal: Rehearsal) -> str:
+    before, url = stored_resources(rehearsal), rehearsal.url
+    rehearsal.deploy(rehearsal.kept)
+    _expect_kept(rehearsal, before, url)
+    return "the last release reads the session too"
+
+
+def _removal(rehearsal: Rehearsal) -> str:
+    """Remove the stateless stack: what is stored stays."""
+    before = stored_resources(rehearsal)
+    rehearsal.cdk("destroy", API_STACK, "--exclusively", "--force", app=rehearsal.now)
+    with contextlib.suppress(ClientError):
+        status = rehearsal.stacks().describe_stacks(StackName=API_STACK)["Stacks"][0]["StackStatus"]
+        if status != "DELETE_COMPLETE":
+            raise RehearsalFailed(f"The stack {API_STACK} is {status}.", rehearsal.log)
+    if stored_resources(rehearsal) != before:
+        raise RehearsalFailed("The removal of the API changed stored resources.", rehearsal.log)
+    items = rehearsal.client("dynamodb").scan(TableName=rehearsal.output(DATA_STACK, "TableName"), Select="COUNT")["Count"]
+    if not items:
+        raise RehearsalFailed("The table is empty after the removal of the API.")
+    return f"the table has {items} items"
+
+
+def stored_resources(rehearsal: Rehearsal) -> dict[str, str]:
+    """Return the physical ids of all that the data stack has."""
+    resources = rehearsal.stacks().list_stack_resources(StackName=DATA_STACK)["StackResourceSummaries"]
+    return {one["LogicalResourceId"]: one["PhysicalResourceId"] for one in resources}
+
+
+def _expect_kept(rehearsal: Rehearsal, stored: dict[str, str], url: str) -> None:
+    now = stored_resources(rehearsal)
+    if changed := [name for name, one in stored.items() if now.get(name) != one]:
+        raise RehearsalFailed(f"The deployment replaced stored resources: {', '.join(changed)}", rehearsal.log)
+    if rehearsal.url != url:
+        raise RehearsalFailed(f"The gateway had the URL {url}, and now it has {rehearsal.url}", rehearsal.log)
+    session = rehearsal.call("GET", f"{_SESSIONS}/{rehearsal.session}/messages")
+    if _TEXT not in json.dumps(session):
+        raise RehearsalFailed(f"The session has lost its messages: {json.dumps(session)[:500]}")
+
+
+def _resource_count(rehearsal: Rehearsal) -> int:
+    stacks = [page["StackName"] for page in rehearsal.stacks().describe_stacks()["Stacks"]]
+    ours = [name for name in stacks if name.startswith(f"Spass-{ENVIRONMENT}-")]
+    return sum(len(page["StackResourceSummaries"]) for name in ours for page in _pages(rehearsal, name))
+
+
+def _pages(rehearsal: Rehearsal, stack: str) -> Iterator[Json]:
+    yield from rehearsal.stacks().get_paginator("list_stack_resources").paginate(StackName=stack)
+
+
+def _megabytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) // 1_000_000
+
+
+class Step(NamedTuple):
+    """A step and what it does."""
+
+    name: str
+    act: Callable[[Rehearsal], str]
+
+
+STEPS: Final[tuple[Step, ...]] = (
+    Step("synthesis", _synthesis),
+    Step("last release", _last_release),
+    Step("operate check", _check),
+    Step("bootstrap", _bootstrap),
+    Step("first deployment", _first_deployment),
+    Step("data", _data),
+    Step("upgrade", _upgrade),
+    Step("repetition", _repetition),
+    Step("operate smoke", _smoke),
+    Step("back", _back),
+    Step("removal", _removal),
+)
