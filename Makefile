@@ -34,7 +34,7 @@ export PYTHONPATH := shared:.
 # The tests start hundreds of processes. Where byte code is not kept, each of them compiles every module that it imports: a gateway then takes three times as long to start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run demo test test-product test-infra test-clients test-foreign test-containers sandbox-image soak rehearse dev check format bench bench-env validate screenshots openapi synth cdk release template costs lock clean node page
+.PHONY: help run demo drill test test-product test-infra test-clients test-foreign test-containers sandbox-image soak rehearse dev check format bench bench-env validate screenshots openapi synth cdk release template costs lock clean node page
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ test-clients: $(VENV)/dev.stamp $(CLIENTS_ENV)/clients.stamp tests/clients/node/
 
 test-foreign: $(VENV)/dev.stamp $(FOREIGN_ENV)/foreign.stamp tests/foreign/node/node_modules/.stamp ## run the real SDKs of the foreign agents against scripted models (installs 1.2 GB; needs Python 3.12, on Linux)
 	$(PY) $(PYTEST) tests/foreign -v $(ARGS)
+
+drill: $(VENV)/dev.stamp ## restore a history with planted losses in an emulator, and see that each loss is back or named
+	@$(PY) -m tests.drill
 
 sandbox-image: $(VENV)/local.stamp ## build the image of containers from this machine's Python, on Linux (RUNTIME=docker or podman)
 	@$(PY) -m local.sandbox_image $(RUNTIME)

@@ -1,10 +1,10 @@
-"""`python -m operate`: the commands with which an operator checks, deploys and tries a gateway."""
+"""`python -m operate`: the commands with which an operator checks, deploys, tries and restores a gateway."""
 
 import argparse
 import sys
 from collections.abc import Sequence
 
-from operate import check, release, smoke
+from operate import check, release, restore, smoke
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,6 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     release_command = commands.add_parser("release", help=release.HELP, allow_abbrev=False)
     release.add_arguments(release_command)
     release_command.set_defaults(run=release.main)
+    restoring = commands.add_parser("restore", help=restore.HELP, allow_abbrev=False)
+    restore.add_arguments(restoring)
+    restoring.set_defaults(run=restore.main)
     options = parser.parse_args(arguments)
     try:
         code: int = options.run(options)

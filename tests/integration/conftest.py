@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import boto3
@@ -58,9 +59,14 @@ class Emulator:
 
 @pytest.fixture(scope="session")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    """Start ministack on a free loopback port, with a table, a bucket and a queue. It persists nothing."""
+    with running_emulator(tmp_path_factory.mktemp("ministack")) as emulator:
+        yield emulator
+
+
+@contextlib.contextmanager
+def running_emulator(home: Path) -> Iterator[Emulator]:
+    """Run ministack on a free loopback port, with a table, a bucket and a queue. It persists nothing."""
     port = _free_port()
-    home = tmp_path_factory.mktemp("ministack")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     environment |= {"GATEWAY_PORT": str(port), "BIND_HOST": "127.0.0.1", "PERSIST_STATE": "0", "MINISTACK_REGION": REGION}
     environment |= {"STATE_DIR": str(home / "state"), "S3_DATA_DIR": str(home / "s3"), "S3_PERSIST": "0"}

@@ -33,6 +33,7 @@ from spass.store.bucket import ObjectMissing, ObjectSummary
 from spass.store.codec import decode, encode
 from spass.store.idempotency import Claim, StoredResponse, claim_lost
 from spass.store.overflow import Overflow
+from spass.store.restored import check_restored
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Absent, Condition, Equals, Item, Put, Update, Value, Write
@@ -205,11 +206,11 @@ async def pending(
                 continue
             size += text_bytes(item)
             if chosen and size > max_bytes:
-                return await _decode_all(store, chosen)
+                return await _decode_all(store, agent.id, chosen)
             chosen.append(item)
             if len(chosen) == limit:
-                return await _decode_all(store, chosen)
-    return await _decode_all(store, chosen)
+                return await _decode_all(store, agent.id, chosen)
+    return await _decode_all(store, agent.id, chosen)
 
 
 def delivery(store: TenantStore, agent: ManagedAgentId, message: MailboxMessage, run: RunId) -> Update:
@@ -240,7 +241,7 @@ async def _views(
 ) -> AsyncGenerator[tuple[str, MessageView], None]:
     partition, start = keys.managed_partition(store.tenant, agent), keys.managed_message(store.tenant, agent, after).sk
     async for items in store.table.pages(partition, prefix=keys.MESSAGE_PREFIX, after=start, size=size):
-        for message in await _decode_all(store, items):
+        for message in await _decode_all(store, agent, items):
             yield str(message.seq), MessageView.of(message)
 
 
@@ -263,9 +264,10 @@ def too_many_writers() -> StorageUnavailable:
     return StorageUnavailable("Too many messages to this agent at once; try again.", retry_after=1)
 
 
-async def _decode_all(store: TenantStore, items: Sequence[Item]) -> Sequence[MailboxMessage]:
+async def _decode_all(store: TenantStore, agent: ManagedAgentId, items: Sequence[Item]) -> Sequence[MailboxMessage]:
     try:
         texts = await load_texts(store, items)
     except ObjectMissing:
+        await check_restored(store, keys.managed_agent(store.tenant, agent), "this agent")
         raise agent_not_found() from None
     return [decode(MailboxMessage, item, content=text) for item, text in zip(items, texts, strict=True)]

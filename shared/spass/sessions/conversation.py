@@ -38,6 +38,7 @@ from spass.sessions.session import Session
 from spass.store import idempotency, keys
 from spass.store.bucket import ObjectMissing
 from spass.store.idempotency import StoredResponse
+from spass.store.restored import check_restored
 from spass.store.shielded import run_shielded
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
@@ -135,6 +136,7 @@ class Conversation:
         Raises:
             SessionBusy: the session is being deleted.
             IdempotencyKeyReused: the key was used with another body.
+            InternalError: a restore could not bring all of the session back.
         """
         turns, result = await asyncio.gather(self._load_turns(), self._request.stored_result(self._store), return_exceptions=True)
         if isinstance(result, BaseException):
@@ -142,6 +144,7 @@ class Conversation:
         if result is not None:
             return result
         if isinstance(turns, ObjectMissing):  # this process paused for longer than its hold, and the session is being deleted
+            await check_restored(self._store, keys.session_head(self._store.tenant, self._session.id), "this session")
             raise taken_over()
         if isinstance(turns, BaseException):
             raise turns

@@ -14,6 +14,8 @@ from spass.models.responses import FunctionCall, TurnUsage
 from spass.sessions.record import StoredMessage, TurnRecord, load_turns, message_json
 from spass.sessions.session import Session, read_session
 from spass.store.bucket import ObjectMissing
+from spass.store.keys import session_head
+from spass.store.restored import check_restored
 from spass.store.tenant_store import TenantStore
 from spass.tenancy.response_model import Count, DateTime, DecimalText, JsonObject, NextCursor, ResponseModel
 
@@ -71,6 +73,7 @@ async def read_history(store: TenantStore, session: Session, cursor: str | None,
     Raises:
         InvalidRequest: the cursor does not belong to this session's history.
         SessionNotFound: the session was deleted during the read.
+        InternalError: a restore could not bring all of it back.
     """
     cursor_scope = f"messages|{store.tenant}|{session.user}|{session.id}"
     position = decode_cursor(cursor_scope, cursor, _POSITION) if cursor is not None else "1:1"
@@ -104,10 +107,16 @@ async def _load_page(store: TenantStore, session: Session, from_seq: int) -> lis
     try:
         turns = await load_turns(store, session.id, from_seq, limit=_TURNS_PER_READ)
     except ObjectMissing:
-        await read_session(store, session.id, session.agent, session.user)
+        await _check_whole(store, session)
         raise
     expected = [from_seq, *(turn.next_seq for turn in turns[:-1])]
     if [turn.first_seq for turn in turns] != expected:
-        await read_session(store, session.id, session.agent, session.user)
+        await _check_whole(store, session)
         raise cursor_mismatch()
     return turns
+
+
+async def _check_whole(store: TenantStore, session: Session) -> None:
+    """Raise the reason why a turn is missing: the session was deleted, or a restore could not bring the turn back."""
+    await read_session(store, session.id, session.agent, session.user)
+    await check_restored(store, session_head(store.tenant, session.id), "this session")

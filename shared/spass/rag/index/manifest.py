@@ -18,6 +18,7 @@ from spass.core.time import Timestamp, now, now_s
 from spass.store.bucket import ObjectMissing
 from spass.store.codec import decode, encode
 from spass.store.keys import RAG_INDEX_PREFIX, rag_manifest, rag_partition
+from spass.store.restored import check_restored
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Check, Condition, Equals, Item, Update
 
@@ -136,10 +137,14 @@ async def read_manifest(store: TenantStore, index: IndexId) -> Manifest:
 
 async def read_current(store: TenantStore, index: IndexId, read: Callable[[Manifest], Awaitable[A]]) -> A:
     """Call ``read`` on the current version and return its result. If objects of that version were swept in the meantime, there is
-    a newer version: call ``read`` once more. Raise ``StorageUnavailable`` if the objects of the newer version were swept too."""
+    a newer version: call ``read`` once more. Raise ``StorageUnavailable`` if the objects of the newer version were swept too, and
+    ``InternalError`` if a restore could not bring them back."""
+    manifest = Manifest()
     for _ in range(_MAX_READS):
+        manifest = await read_manifest(store, index)
         with suppress(ObjectMissing):
-            return await read(await read_manifest(store, index))
+            return await read(manifest)
+    await check_restored(store, rag_manifest(store.tenant, index), "this index", generation=manifest.generation)
     raise StorageUnavailable("The index is changing; try again.", retry_after=1)
 
 

@@ -35,6 +35,7 @@ from spass.store import keys
 from spass.store.bucket import ObjectMissing
 from spass.store.codec import encode
 from spass.store.idempotency import IdempotentRequest
+from spass.store.restored import check_restored
 from spass.store.table import TransactionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, Absent, Equals, Put, Update
@@ -202,6 +203,7 @@ class CompactionJobs:
         try:
             turns = await load_turns(scope.store, source.id, source.compacted_before)
         except ObjectMissing:  # another request is deleting the session, which is not held yet
+            await check_restored(scope.store, keys.session_head(scope.store.tenant, source.id), "this session")
             turns = []
         live = [stored for turn in turns for stored in turn.messages]
         if len(live) != source.live_message_count:
