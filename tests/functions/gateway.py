@@ -269,6 +269,20 @@ class Gateway:
             self._functions[route.module] = make(module.router, self.services)
         return self._functions[route.module]
 
+    def watch(self, method: str, target: str, look: Callable[[Message], object]) -> None:
+        """Call ``look`` with each message of the answers of a long route before it is sent."""
+        route = _require_route(method, target)
+        function = self._function(route)
+
+        async def watched(scope: Any, receive: Any, send: Callable[[Message], Awaitable[None]]) -> None:
+            async def send_seen(message: Message) -> None:
+                look(message)
+                await send(message)
+
+            await function(scope, receive, send_seen)
+
+        self._functions[route.module] = watched
+
     def leave(self, target: str, headers: Mapping[str, str], body: object, *, when: asyncio.Event | None = None) -> list[Message]:
         """Send a POST whose client disconnects immediately, or ``when`` the event is set. Return the messages that the server
         sent. Wait half a second after the response, so that background tasks have ended."""

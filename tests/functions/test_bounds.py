@@ -1,18 +1,21 @@
 """A tenant's bounds: which requests have a place, until when, and how a request beyond a bound is refused."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
 from infra.routes import ROUTES, Permission
 from spass.agents.registry import AgentRegistry
 from spass.agents.spec import file_model
 from spass.core.ids import TenantId
+from spass.core.messages import FinishReason
 from spass.limits.places import PlaceKind
-from spass.models.types import CallContext, ChatRequest
+from spass.models.types import CallContext, ChatDelta, ChatRequest
 from spass.testing.aws import MemoryAws
 from spass.testing.faults import FaultPlan, inject
 from spass.testing.model import Answer, calls
@@ -101,6 +104,20 @@ def test_a_turn_has_a_place_until_its_end(bounded: Gateway, body: Any) -> None:
         assert in_progress(bounded) == 0
 
 
+@pytest.mark.parametrize(("path", "body"), [(CHAT, QUESTION), (CHAT, QUESTION | {"stream": True}), (C1, TURN)])
+def test_a_place_is_free_before_the_last_part_of_the_answer(bounded: Gateway, path: str, body: Any) -> None:
+    """A function in AWS stands still after the last part, and would keep the place until its lease ends."""
+    at_last_part: list[int] = []
+
+    def look(message: Message) -> None:
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            at_last_part.append(in_progress(bounded))
+
+    bounded.watch("POST", path, look)
+    assert bounded.send("POST", path, body=body).status == 200
+    assert at_last_part == [0]
+
+
 def test_a_turn_costs_one_write_more_at_its_start_and_one_at_its_end(gateway: Gateway) -> None:
     gateway.send("POST", CHAT, body=QUESTION)
     with inject(FaultPlan()) as plan:
@@ -130,12 +147,14 @@ def test_a_delegate_needs_no_place_of_its_own(bounded: Gateway) -> None:
 def test_a_stream_whose_client_has_left_has_its_place_until_the_work_ends(bounded: Gateway, path: str, body: Any) -> None:
     taken: list[int] = []
 
-    async def work() -> None:
-        for _ in range(3):
+    async def answer() -> AsyncGenerator[ChatDelta, None]:
+        for word in ("One", "two", "three"):
+            yield ChatDelta(word)
             await asyncio.sleep(0.05)
             taken.append(in_progress(bounded))
+        yield ChatDelta(finish_reason=FinishReason.STOP)
 
-    bounded.model.before_chat = work
+    bounded.model.script = lambda *_: answer()
     bounded.leave(path, {} if path == C1 else {"Idempotency-Key": "k1"}, body)
     assert taken == [1, 1, 1]
     assert in_progress(bounded) == 0
