@@ -37,7 +37,6 @@ from spass.store import keys
 from spass.store.bucket import ObjectMissing
 from spass.store.codec import decode, encode
 from spass.store.leases import LEASE_SECONDS
-from spass.store.restored import check_restored
 from spass.store.table import ConditionFailed, TransactionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import Absent, AtMost, Delete, Equals, Item, Update, Value, Write
@@ -95,7 +94,6 @@ async def load_run(store: TenantStore, agent: ManagedAgentId, run: RunId) -> Run
     try:
         return await with_input(store, item)
     except ObjectMissing:
-        await check_restored(store, keys.managed_agent(store.tenant, agent), "this agent")
         raise run_not_found() from None
 
 

@@ -13,9 +13,14 @@ from spass.store.tenant_store import TenantStore
 LOST: Final = "lost"
 
 
-async def check_restored(store: TenantStore, head: Key, what: str, *, generation: str = "") -> None:
-    """Raise ``InternalError`` if a restore has marked the item ``head`` of ``what``, in this ``generation`` if it has any."""
+async def is_marked(store: TenantStore, head: Key, *, generation: str = "") -> bool:
+    """Return whether a restore has marked the item ``head``, in this ``generation`` if it has any."""
     item = await store.table.get(head)
     mark = item.get(LOST) if item is not None else None
-    if isinstance(mark, Mapping) and mark.get("generation", "") == generation:
+    return isinstance(mark, Mapping) and mark.get("generation", "") == generation
+
+
+async def check_restored(store: TenantStore, head: Key, what: str, *, generation: str = "") -> None:
+    """Raise ``InternalError`` if ``what``, with the item ``head``, is marked."""
+    if await is_marked(store, head, generation=generation):
         raise InternalError(f"A part of {what} is lost: the operator's restore could not bring it back.")

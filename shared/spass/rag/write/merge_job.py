@@ -21,8 +21,9 @@ from spass.rag.write.merge_policy import choose_job_inputs, needs_merge_job
 from spass.rag.write.segment_merge import MergeInput, evict_for_merge, put_merged_segment
 from spass.rag.write.swap import NextVersion, swap
 from spass.store.bucket import ObjectMissing
-from spass.store.keys import rag_merge
+from spass.store.keys import rag_manifest, rag_merge
 from spass.store.leases import LEASE_SECONDS, renewing
+from spass.store.restored import is_marked
 from spass.store.table import TTL, ConditionFailed
 from spass.store.tenant_store import TenantStore
 from spass.store.writes import ITEM_ABSENT, AtMost, Delete, Equals, Put, Update, Value
@@ -51,6 +52,8 @@ async def merge(store: TenantStore, cache: ObjectCache, index_id: IndexId, deadl
             except ObjectMissing:  # another writer replaced inputs, and they were swept: plan again, unless they are still listed
                 names = [segment.id for segment in inputs]
                 if names == missing_inputs:
+                    if await is_marked(store, rag_manifest(store.tenant, index_id), generation=before.generation):
+                        return merged  # no later attempt can find what a restore could not
                     raise StorageUnavailable("A segment of the index is incomplete.", retry_after=60) from None
                 missing_inputs = names
     if has_lease and needs_merge_job(await read_manifest(store, index_id)):

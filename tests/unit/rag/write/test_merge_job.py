@@ -17,8 +17,11 @@ from spass.rag.index.cache import ObjectCache
 from spass.rag.index.manifest import MAX_INLINE_BITMAP_BYTES, read_manifest
 from spass.rag.write.merge_job import merge
 from spass.rag.write.merge_policy import needs_merge_job
+from spass.store.keys import rag_manifest
 from spass.store.leases import LEASE_SECONDS
+from spass.store.restored import LOST
 from spass.store.tenant_store import TenantStore
+from spass.store.writes import Update
 from spass.testing.faults import Crash, Fault, FaultPlan, inject
 from spass.tools.base import Rag
 from tests.unit.rag.conftest import RacingWriters, RagHarness, documents
@@ -269,3 +272,14 @@ async def test_a_merge_of_an_incomplete_segment_fails_after_two_reads(harness: R
     assert len(plan.calls) < 100
     with pytest.raises(StorageUnavailable):
         await run_merge(harness, index)
+
+
+async def test_a_merge_of_an_index_that_a_restore_marked_does_not_fail(harness: RagHarness, index: IndexId) -> None:
+    """Else its job would fail again every hour, and raise an alarm."""
+    store = harness.scope.store
+    await fill(harness, index)
+    await store.objects.delete([key for key in await store.objects.list_keys("rag/") if key.endswith("/vectors.npy")][:1])
+    before = await read_manifest(store, index)
+    await store.table.write(Update(rag_manifest(store.tenant, index), set={LOST: {"generation": before.generation}}))
+    assert await run_merge(harness, index) is False
+    assert await read_manifest(store, index) == before
