@@ -154,7 +154,8 @@ def _job_targets(session: boto3.Session, base: str) -> dict[str, str]:
     }
 
 
-def _sha256(token: str) -> str:
+def hash_token(token: str) -> str:
+    """Return what ``gateway.yaml`` has of a token."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -162,7 +163,7 @@ _TENANT_WITH_TOOLS: Final = f"""
   - id: bench-tools
     defaults: {{tools_enabled_default: [calculator]}}
     tokens:
-      - {{id: bench-tools, sha256: {_sha256(TOOLS_TOKEN)}}}
+      - {{id: bench-tools, sha256: {hash_token(TOOLS_TOKEN)}}}
 """
 
 
@@ -199,8 +200,8 @@ usd_to_eur: 0.92
 tenants:
   - id: bench
     tokens:
-      - {{id: bench, sha256: {_sha256(TOKEN)}}}
-      - {{id: bench-admin, sha256: {_sha256(ADMIN_TOKEN)}, admin: true}}
+      - {{id: bench, sha256: {hash_token(TOKEN)}}}
+      - {{id: bench-admin, sha256: {hash_token(ADMIN_TOKEN)}, admin: true}}
 {_TENANT_WITH_TOOLS if with_tools else ""}"""
     )
     agents = folder / "agents"
