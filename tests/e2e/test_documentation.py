@@ -115,6 +115,22 @@ def test_the_commands_of_a_task_work(gateway: Gateway, tmp_path: Path, page: str
         assert fact in output, output
 
 
+def test_the_requests_of_the_first_deployment_are_answered_as_its_page_says(gateway: Gateway, tmp_path: Path) -> None:
+    text = (ROOT / "docs/first-deployment.md").read_text(encoding="utf-8")
+    requests = [block for block in re.findall(r"(?s)```bash\n(.*?)```", text) if "curl" in block]
+    health, stream, calculation, network, large = requests
+    export = f"export SPASS={gateway.url} TOKEN=demo-token\n"
+    assert '{"status":"ok"' in shell(export + health, tmp_path)
+    streamed = shell(export + stream, tmp_path).lower()
+    for expected in ("content-type: text/event-stream", "data: {", "data: [done]"):
+        assert expected in streamed
+    assert '"output":"5050\\n","error":null' in shell(export + calculation, tmp_path)
+    assert '"output":"","error":"' in shell(export + network, tmp_path)
+    refused = shell(export + large, tmp_path)
+    assert re.findall(r"(?m)^(?:\{.*\})?(\d{3})$", refused) == ["413", "413"], refused
+    assert refused.count('"payload_too_large"') == 2
+
+
 def test_the_tutorial_and_the_page_about_access_work_as_they_are_written(tmp_path: Path) -> None:
     """The files of the pages are written as they are, with the sums of two tokens, and the commands are pasted."""
     text = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")

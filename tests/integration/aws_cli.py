@@ -13,7 +13,7 @@ import boto3
 
 def main(service: str, operation: str, *arguments: str) -> str:
     options = dict(zip(arguments[::2], arguments[1::2], strict=True))
-    client = boto3.client(service)  # type: ignore[call-overload]
+    client = boto3.client({"s3api": "s3"}.get(service, service))  # type: ignore[call-overload]
     shape = client.meta.service_model.operation_model("".join(part.title() for part in operation.split("-"))).input_shape
     members = {"--" + re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name[0].upper() + name[1:]).lower(): name for name in shape.members}
     given = {members[option]: _value(shape.members[members[option]].type_name, value) for option, value in options.items()}

@@ -1,4 +1,4 @@
-"""The commands of the runbooks run as they are written, on an emulated AWS with the resources that they name."""
+"""The commands of the runbooks and of the first deployment run as they are written, on an emulated AWS with what they name."""
 
 import os
 import subprocess
@@ -9,9 +9,10 @@ from typing import Final
 import pytest
 
 from tests.integration.conftest import REGION, Emulator
-from tests.runbooks import COMMANDS, RUNBOOKS
+from tests.runbooks import COMMANDS, FIRST_DEPLOYMENT, RUNBOOKS
 
 CLI: Final = Path(__file__).with_name("aws_cli.py")
+EVERY: Final = [*COMMANDS, *(command for command in FIRST_DEPLOYMENT if command not in COMMANDS)]
 
 
 @pytest.fixture
@@ -24,11 +25,12 @@ def environment(emulator: Emulator, tmp_path: Path) -> dict[str, str]:
     failed = f"arn:aws:sqs:{REGION}:000000000000:{emulator.failed.rpartition('/')[2]}"
     names = dict.fromkeys(("FAILED_JOBS_ARN", "FAILED_COMPACTIONS_ARN", "FAILED_RUNS_ARN"), failed)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    names |= {"FAILED_JOBS_URL": emulator.failed, "BUCKET": emulator.bucket}
     return {**access, **names, "AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION, "TABLE_NAME": emulator.table, "PATH": path}
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=[" ".join(command.split()[1:3]) for command in COMMANDS])
-def test_a_command_of_a_runbook_runs(command: str, environment: dict[str, str]) -> None:
+@pytest.mark.parametrize("command", EVERY, ids=[" ".join(command.split()[1:3]) for command in EVERY])
+def test_a_command_of_an_operator_runs(command: str, environment: dict[str, str]) -> None:
     process = subprocess.run(["bash", "-euc", command], env=environment, capture_output=True, text=True, check=False)
     assert (process.returncode, process.stderr) == (0, "")
     assert process.stdout.strip().startswith("{")
@@ -37,3 +39,7 @@ def test_a_command_of_a_runbook_runs(command: str, environment: dict[str, str]) 
 def test_each_runbook_has_one_command() -> None:
     assert {name for name, text in RUNBOOKS if text.count("```bash") != 1} == set()
     assert len(RUNBOOKS) > 15
+
+
+def test_the_first_deployment_has_commands_of_aws() -> None:
+    assert len(FIRST_DEPLOYMENT) == 6
