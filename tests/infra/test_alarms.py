@@ -39,7 +39,7 @@ def _runbooks() -> dict[str, str]:
     return {title.lower(): part for title, part in zip(parts[::2], parts[1::2], strict=True)}
 
 
-def _alarms(deployment: Deployment) -> dict[str, dict[str, Any]]:
+def alarms_of(deployment: Deployment) -> dict[str, dict[str, Any]]:
     """Return the properties of each alarm by the anchor of its runbook."""
     alarms: dict[str, dict[str, Any]] = {}
     for _, alarm in deployment.resources("AWS::CloudWatch::Alarm"):
@@ -55,14 +55,14 @@ def _dimensions(alarm: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_each_alarm_has_one_runbook_and_each_runbook_one_alarm(prod: Deployment, extended: Deployment) -> None:
-    assert sorted(_alarms(extended)) == sorted(_runbooks())
-    assert _alarms(extended).keys() - _alarms(prod).keys() == {"failedbackups", "failedcopies"}
+    assert sorted(alarms_of(extended)) == sorted(_runbooks())
+    assert alarms_of(extended).keys() - alarms_of(prod).keys() == {"failedbackups", "failedcopies"}
     titles = re.findall(r"(?m)^### (\w+)$", PAGE)
     assert len(titles) == len(set(titles))
 
 
 def test_each_alarm_reads_one_metric_and_all_read_at_most_twenty(extended: Deployment) -> None:
-    alarms = _alarms(extended)
+    alarms = alarms_of(extended)
     assert len(alarms) <= MOST_METRICS
     for alarm in alarms.values():
         assert {"MetricName", "Namespace"} <= alarm.keys(), "an expression would be billed for each of its metrics"
@@ -71,7 +71,7 @@ def test_each_alarm_reads_one_metric_and_all_read_at_most_twenty(extended: Deplo
 
 def test_an_alarm_needs_two_of_three_periods_unless_one_event_is_enough(extended: Deployment) -> None:
     once = {name.lower() for name in ONE_EVENT}
-    for name, alarm in _alarms(extended).items():
+    for name, alarm in alarms_of(extended).items():
         periods = (alarm["DatapointsToAlarm"], alarm["EvaluationPeriods"], alarm["Period"])
         assert periods == ((1, 1, 300) if name in once else (2, 3, 300)), name
         assert alarm["TreatMissingData"] == "notBreaching"
@@ -169,7 +169,7 @@ def test_the_dashboard_has_eight_widgets_of_fewer_metrics_than_are_free(prod: De
 
 def test_each_alarm_watches_a_resource_of_the_deployment(prod: Deployment) -> None:
     """The metrics of the gateway itself are compared with real lines by the tests of the library."""
-    alarms = _alarms(prod)
+    alarms = alarms_of(prod)
     watched = {name: (alarm["Namespace"], alarm["MetricName"], _dimensions(alarm)) for name, alarm in alarms.items()}
     ((stage, _),) = prod.resources("AWS::ApiGateway::Stage")
     api = {"ApiName": "spass-prod", "Stage": {"Ref": stage}}
@@ -206,7 +206,7 @@ def test_each_alarm_watches_a_resource_of_the_deployment(prod: Deployment) -> No
 
 
 def test_a_failed_daily_copy_raises_an_alarm_of_the_vault_where_it_began(extended: Deployment) -> None:
-    alarms = _alarms(extended)
+    alarms = alarms_of(extended)
     (vault,) = [one["Properties"] for _, one in extended.resources("AWS::Backup::BackupVault")]
     for name, metric in (("failedbackups", "NumberOfBackupJobsFailed"), ("failedcopies", "NumberOfCopyJobsFailed")):
         alarm = alarms[name]
