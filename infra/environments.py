@@ -5,11 +5,11 @@ In all of them tenant data is retained, encrypted, recoverable to any second and
 says which values it may have; messages quote it.
 """
 
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Annotated, Final, Literal, TypeAlias, get_args
 
 from aws_cdk import RemovalPolicy
 from aws_cdk.aws_logs import RetentionDays
-from pydantic import ConfigDict, Field, StrictBool, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, Strict, StrictBool, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticCustomError
 
@@ -77,6 +77,28 @@ class Restored:
     bucket: str | None = Field(default=None, pattern="^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", description="the name of a bucket")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
+class Traces:
+    """The export of spans, over OTLP/HTTP.
+
+    ``sample``: the part of all traces that is sent. Those with an error or a turn of more than 30 seconds are always sent.
+    ``headers_parameter``: the name of a parameter in SSM with the headers of each request, as ``name=value,name=value``.
+    ``sign``: sign requests for the OTLP endpoint of X-Ray.
+    """
+
+    endpoint: str = Field(
+        pattern=r"^https://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[!-~]*)?$",
+        description="a URL with https and without a user, e.g. https://collector.example.org/v1/traces",
+    )
+    sample: Annotated[float, Strict()] = Field(ge=0, le=1, description="a number from 0 to 1")
+    headers_parameter: str | None = Field(
+        default=None,
+        pattern="^(/[A-Za-z0-9_.-]+)+$",
+        description="the name of a parameter in SSM, e.g. /spass/prod/TRACE_HEADERS",
+    )
+    sign: Literal["xray"] | None = Field(default=None, description="xray, or null for no signature")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
 class Environment:
     """One deployment of the gateway.
@@ -113,6 +135,7 @@ class Environment:
     ``waf``: a web ACL, which costs money while idle.
     ``budget_usd``: a monthly budget of what has the environment's tag.
     ``key``: ``customer`` is a key of KMS of the environment's own for all that is stored, and costs 1 dollar a month.
+    ``traces``: export spans.
     ``copy_to``: the region to which AWS Backup copies the table and the bucket every day.
     """
 
@@ -146,6 +169,7 @@ class Environment:
     budget_usd: float | None = Field(default=None, gt=0, description="a number of dollars above 0, or null for no budget")
     key: Literal["aws", "customer"] = Field(default="aws", description="aws or customer")
     restored: Restored | None = Field(default=None, description="a mapping with table, or null")
+    traces: Traces | None = Field(default=None, description="a mapping with endpoint and sample, or null")
     copy_to: str | None = Field(default=None, pattern=_REGION, description="a region other than the environment's, or null")
 
     @field_validator("domain")
@@ -182,6 +206,21 @@ class Environment:
         if restored and restored.bucket and restored.bucket.startswith(f"{stack.lower()}-"):
             raise _problem("this bucket is the environment's own, which it uses without this key", within="bucket")
         return restored
+
+    @field_validator("traces")
+    @classmethod
+    def _agrees_with_its_endpoint(cls, traces: Traces | None, info: ValidationInfo) -> Traces | None:
+        region = info.data.get("region")
+        if traces is None or region is None:
+            return traces
+        xray = f"https://xray.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}/v1/traces"
+        if traces.sign and traces.endpoint != xray:
+            raise _problem(f"requests are signed for X-Ray of the environment's region; write {xray}", within="endpoint")
+        if traces.endpoint == xray and not traces.sign:
+            raise _problem("X-Ray takes signed requests only; add sign: xray", within="endpoint")
+        if traces.sign and traces.headers_parameter:
+            raise _problem("X-Ray reads no headers but the signature; remove this key", within="headers_parameter")
+        return traces
 
     @field_validator("copy_to")
     @classmethod

@@ -15,20 +15,24 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from infra.environments import ENVIRONMENTS, Domain, Environment, Restored
+from infra.environments import ENVIRONMENTS, Domain, Environment, Restored, Traces
 
 Loc: TypeAlias = tuple[str | int, ...]
 """The path to a value: keys and list positions from the root."""
 
 
-def _fields_of(model: type[Environment | Domain | Restored]) -> dict[str, FieldInfo]:
+def _fields_of(model: type[Environment | Domain | Restored | Traces]) -> dict[str, FieldInfo]:
     """Return the fields of this model that the file may have, by key."""
     every: dict[str, FieldInfo] = vars(model)["__pydantic_fields__"]
     return {name: field for name, field in every.items() if field.description}
 
 
 FIELDS: Final[Mapping[str, FieldInfo]] = _fields_of(Environment)
-NESTED: Final[Mapping[str, Mapping[str, FieldInfo]]] = {"domain": _fields_of(Domain), "restored": _fields_of(Restored)}
+NESTED: Final[Mapping[str, Mapping[str, FieldInfo]]] = {
+    "domain": _fields_of(Domain),
+    "restored": _fields_of(Restored),
+    "traces": _fields_of(Traces),
+}
 _LIKE: Final = "like"
 _PLAIN: Final = frozenset({"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
 _SHIPPED: Final = f"one of {', '.join(ENVIRONMENTS)}"

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from infra.constructs.traces import export_variables
 from infra.environments import Environment
 
 
@@ -59,6 +60,7 @@ def function_environment(environment: Environment, stored: StatefulResources, sc
         "SPASS_CONTACT": environment.contact,
         "SPASS_TELEMETRY": "1" if environment.telemetry else None,
         "SPASS_METRICS_NAMESPACE": environment.metrics_namespace,
+        **export_variables(environment),
         # The code of models never runs in a function of the gateway: without the sandbox's name it runs nowhere.
         "SPASS_SANDBOX": "lambda",
     }

@@ -31,6 +31,7 @@ from local.server import local_app, local_services, server
 from local.workers import Workers
 from operate.checkout import read_commit
 from spass.models.backends import check_backend
+from spass.observability.settings import TracesMisconfigured, TracesSettings
 from spass.sandbox.launchers import UnknownSandbox, chosen_launcher
 from spass.tenancy.config import GatewayConfig
 from spass.tenancy.config_file import load_gateway_config
@@ -70,7 +71,7 @@ def main() -> int:
 
 
 def _run(port: int, home: Home, *, offline: bool) -> None:
-    _check_sandbox()
+    _check_variables()
     hosts = extra_hosts()
     with ExitStack() as stack:
         lock = stack.enter_context(home.lock())
@@ -153,15 +154,16 @@ def _port(text: str) -> int:
     return port
 
 
-def _check_sandbox() -> None:
-    """Check ``SPASS_SANDBOX``.
+def _check_variables() -> None:
+    """Check ``SPASS_SANDBOX``, and the variables of the exporter of spans.
 
     Raises:
-        LocalError: it has an unknown value.
+        LocalError: one has a value that cannot be used.
     """
     try:
         chosen_launcher(os.environ)
-    except UnknownSandbox as error:
+        TracesSettings.from_environment(os.environ)
+    except (UnknownSandbox, TracesMisconfigured) as error:
         raise LocalError(str(error)) from None
 
 

@@ -11,6 +11,16 @@ from spass.web.startup import worker_handler
 
 
 async def work(services: Services, event: Mapping[str, Any], deadline: Deadline) -> Json:
+    """Run one step of a job, in the trace of what started the machine."""
+    if (tracer := services.tracer) is None:
+        return await _run_step(services, event, deadline)
+    name = f"compaction {event['step']}"
+    return await tracer.trace_step(
+        _run_step(services, event, deadline), TenantId(event["tenant"]), name, event.get("input") or {}
+    )
+
+
+async def _run_step(services: Services, event: Mapping[str, Any], deadline: Deadline) -> Json:
     """Run one step of a job: ``plan``, ``summarise``, ``commit``, or ``fail`` after another step failed.
 
     ``wait`` in the answer is the number of seconds after which the machine calls ``summarise`` again, or 0. Executions of the

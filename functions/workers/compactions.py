@@ -15,7 +15,7 @@ from spass.web.startup import worker_handler
 async def work(services: Services, event: Mapping[str, Any], deadline: Deadline) -> Json:
     """Handle a batch of messages."""
     tenants = {TenantId(tenant.id) for tenant in services.config.tenants}
-    return await Dispatcher(tenants, services.aws.for_tenant, start_compaction).batch(event, deadline)
+    return await Dispatcher(tenants, services.aws.for_tenant, start_compaction, services.tracer).batch(event, deadline)
 
 
 handler = worker_handler(work, warm_up=lambda services: services.config)

@@ -16,7 +16,7 @@ async def work(services: Services, event: Mapping[str, Any], deadline: Deadline)
     """Handle a batch of messages."""
     tenants = {TenantId(tenant.id) for tenant in services.config.tenants}
     handler = background_handler(services.writer, services.object_cache, bus=services.bus)
-    return await Dispatcher(tenants, services.aws.for_tenant, handler).batch(event, deadline)
+    return await Dispatcher(tenants, services.aws.for_tenant, handler, services.tracer).batch(event, deadline)
 
 
 handler = worker_handler(work, warm_up=lambda services: (services.writer, services.read_keys()))

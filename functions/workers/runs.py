@@ -25,7 +25,7 @@ async def work(services: Services, event: Mapping[str, Any], deadline: Deadline)
 
     tenants = {TenantId(tenant.id) for tenant in services.config.tenants}
     handler = runs_handler(services.run_worker, report)
-    return await Dispatcher(tenants, services.aws.for_tenant, handler).batch(event, deadline)
+    return await Dispatcher(tenants, services.aws.for_tenant, handler, services.tracer).batch(event, deadline)
 
 
 handler = worker_handler(

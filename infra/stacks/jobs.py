@@ -15,6 +15,7 @@ from infra.constructs.layer import Layers, function_code
 from infra.constructs.machine import COMPACTION, Machine
 from infra.constructs.roles import Roles
 from infra.constructs.sandbox import Sandbox
+from infra.constructs.traces import export_statements
 from infra.environments import Environment, one_more
 from infra.routes import Permission
 from infra.stateful_resources import ScheduleTarget, StatefulQueue, StatefulResources, function_environment
@@ -108,6 +109,8 @@ class JobsStack(NestedStack):
             reserved_concurrency=one_more(steps) if steps else None,
         )
         function.log_group.grant_write(role)
+        for statement in export_statements(self, environment.traces):
+            role.add_to_policy(statement)
         self.functions[worker.function_name] = function
         return function
 

@@ -11,6 +11,7 @@ from infra.constructs.function import Function, FunctionKind
 from infra.constructs.layer import Layers, function_code
 from infra.constructs.roles import Roles
 from infra.constructs.sandbox import Sandbox
+from infra.constructs.traces import export_statements
 from infra.environments import Environment
 from infra.release import release
 from infra.routes import Permission, Route
@@ -93,6 +94,8 @@ class SurfaceStack(NestedStack):
             reserved_concurrency=environment.followers_of(first.module),
         )
         function.log_group.grant_write(role)
+        for statement in export_statements(self, environment.traces):
+            role.add_to_policy(statement)
         self.functions[first.function_name] = function
 
     def _acknowledge(self) -> None:

@@ -12,7 +12,7 @@ from .conftest import Deployment, actions_of, statements_of
 
 DEFINITION = read(COMPACTION)
 STEPS = tasks(DEFINITION["States"])
-IDS = {"tenant.$": "$.tenant", "job.$": "$.job"}
+IDS = {"tenant.$": "$.tenant", "job.$": "$.job", "input.$": "$$.Execution.Input"}
 (STEP,) = (worker for worker in WORKERS if worker.trigger is Trigger.COMPACTION)
 AN_HOUR = 3600
 """The time limit of a job (`spass/sessions/compaction`)."""

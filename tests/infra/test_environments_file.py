@@ -15,6 +15,7 @@ from infra.environments_file import FIELDS, EnvironmentsFileInvalid, load_enviro
 from .conftest import ENVIRONMENTS_GUIDE
 
 CERTIFICATE = "arn:aws:acm:eu-central-1:123456789012:certificate/0a1b2c3d"
+XRAY = "https://xray.eu-central-1.amazonaws.com/v1/traces"
 
 
 def load(folder: Path, text: str) -> dict[str, Environment]:
@@ -51,7 +52,7 @@ WRONG = {
     # An unknown key or name.
     "prod: {folowers: 3}": "1: prod.folowers = 3: there is no such key, did you mean followers?; the keys are region, account,",
     "prod:\n  name: other": "2: prod.name = other: there is no such key; the keys are region,",
-    "prod:\n  traces: {endpoint: x}": "2: prod.traces = this mapping: there is no such key",
+    "prod:\n  trace: {endpoint: x}": "2: prod.trace = this mapping: there is no such key",
     "dev:\n  rate: 5\nprdo:\n  rate: 6": "3: prdo = this mapping: there is no such environment, did you mean prod?; "
     "to add it, write like: one of dev, staging, prod",
     "prod: {like: dev}": "1: prod.like = dev: only an added environment has this key, and prod is not added",
@@ -98,10 +99,28 @@ WRONG = {
     "prod: {tls: SecurityPolicy_TLS12_2018_EDGE}": "1: prod.tls = SecurityPolicy_TLS12_2018_EDGE: is not allowed; write one of ",
     "prod: {alarm_email: a@b.de, budget_usd: 0}": "1: prod.budget_usd = 0: is not allowed; write a number of dollars",
     "prod: {alarm_email: a@b.de, budget_usd: .inf}": "1: prod.budget_usd = .inf: is not allowed; write a number of dollars",
+    "prod: {traces: {endpoint: 'http://a.de/v1/traces', sample: 1}}": "1: prod.traces.endpoint = http://a.de/v1/traces: is not "
+    "allowed; write a URL with https and without a user",
+    "prod: {traces: {endpoint: 'https://u:p@a.de/', sample: 1}}": "1: prod.traces.endpoint = https://u:p@a.de/: is not allowed",
+    "prod: {traces: {endpoint: 'https://a.de/'}}": "1: prod.traces.sample: the key is missing; write a number from 0 to 1",
+    "prod: {traces: {sample: 1}}": "1: prod.traces.endpoint: the key is missing; write a URL with https",
+    "prod: {traces: {endpoint: 'https://a.de/', sample: 5}}": "1: prod.traces.sample = 5: is not allowed; write a number from 0",
+    "prod: {traces: {endpoint: 'https://a.de/', sample: .nan}}": "1: prod.traces.sample = .nan: is not allowed; write a number",
+    "prod: {traces: {endpoint: 'https://a.de/', sample: '1'}}": "1: prod.traces.sample = 1: is not allowed; write a number",
+    "prod: {traces: {endpoint: 'https://a.de/', sample: 1, headers_parameter: headers}}": "1: prod.traces.headers_parameter = "
+    "headers: is not allowed; write the name of a parameter in SSM",
+    "prod: {traces: {endpoint: 'https://a.de/', sample: 1, sign: v4}}": "1: prod.traces.sign = v4: is not allowed; write xray",
+    "prod: {traces: {endpoint: 'https://a.de/', sample: 1, header: a}}": "1: prod.traces.header = a: there is no such key; "
+    "the keys are endpoint, sample, headers_parameter, sign",
     # A value that does not fit another.
     "dev:\n  rate: 5\n  alarms: true": "3: dev.alarms = true: alarms need metrics: true, because only a metric of the gateway's",
     "prod:\n  metrics: false": "2: prod.metrics = false: alarms need metrics: true",
     "prod:\n  alarms: true\n  metrics: false": "3: prod.metrics = false: alarms need metrics: true",
+    "prod: {traces: {endpoint: 'https://a.de/', sample: 1, sign: xray}}": "1: prod.traces.endpoint = https://a.de/: requests are "
+    "signed for X-Ray of the environment's region; write https://xray.eu-central-1.amazonaws.com/v1/traces",
+    f"prod: {{traces: {{endpoint: '{XRAY}', sample: 1}}}}": f"1: prod.traces.endpoint = {XRAY}: X-Ray takes signed requests only",
+    f"prod: {{traces: {{endpoint: '{XRAY}', sample: 1, sign: xray, headers_parameter: /a}}}}": "1: prod.traces.headers_parameter "
+    "= /a: X-Ray reads no headers but the signature; remove this key",
     "prod: {budget_usd: 50}": "1: prod.budget_usd = 50: a budget needs alarm_email, the address that it writes to",
     "prod: {copy_to: eu-central-1}": "1: prod.copy_to = eu-central-1: eu-central-1 is the environment's own region",
     "prod:\n  region: eu-west-1\n  copy_to: eu-west-1": "3: prod.copy_to = eu-west-1: eu-west-1 is the environment's own region",

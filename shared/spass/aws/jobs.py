@@ -12,7 +12,8 @@ from spass.aws.error_translation import call_service
 from spass.aws.job_targets import JobTargets
 from spass.core.errors import StorageUnavailable
 from spass.core.ids import JobId, TenantId
-from spass.core.jobs import Job, RunAgent, StartCompaction, Tick, WorkKind, body_of
+from spass.core.jobs import Job, WorkKind, body_of, kind_of
+from spass.core.traceparent import current_traceparent
 from spass.store.invocation import retry_once
 from spass.store.jobs import MAX_DELAY_SECONDS, TenantJobs
 
@@ -35,7 +36,7 @@ class AwsJobs(TenantJobs):
     async def send(self, job: Job, *, delay: int = 0) -> None:
         if job.tenant != self.tenant:
             raise PermissionError("the job belongs to another tenant")
-        await self.send_body(_kind(job), body_of(job), delay=delay)
+        await self.send_body(kind_of(job), body_of(job, current_traceparent()), delay=delay)
 
     async def send_body(self, kind: WorkKind, body: str, *, delay: int = 0) -> None:
         targets = self.targets
@@ -59,20 +60,12 @@ class AwsJobs(TenantJobs):
         machine = self.targets.compaction_machine
         if machine is None:
             raise RuntimeError("this deployment has no state machine for compactions")
-        work = json.dumps({"tenant": self.tenant, "job": job})
+        traceparent = current_traceparent()
+        carried = {"traceparent": traceparent} if traceparent is not None else {}
+        work = json.dumps({"tenant": self.tenant, "job": job, **carried})
         parameters = {"stateMachineArn": machine, "name": job, "input": work}
         try:
             await retry_once(lambda: call_service("states", "StartExecution", self.states().start_execution, parameters))
         except ClientError as error:
             if error.response["Error"]["Code"] != "ExecutionAlreadyExists":
                 raise
-
-
-def _kind(job: Job) -> WorkKind:
-    match job:
-        case StartCompaction():
-            return WorkKind.COMPACTIONS
-        case RunAgent() | Tick():
-            return WorkKind.RUNS
-        case _:
-            return WorkKind.FILES

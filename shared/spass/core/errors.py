@@ -36,7 +36,7 @@ AttemptFailed · EventTooLong · BrokenEventStream · SigningFailed · NoAnswer 
 ToolError · ChildFailed · InvalidExpression · IngestRefused · MessageDone · MessageRedelivered · NotHandled · NotCalls ·
 FunctionFailed · ConfigError · MaxTurns · UnknownKind · AnswerTooLong · WrongValue · UsageError · SpassApiError ·
 SpassUnreachable · RequestFailed · ConfinementFailed · ContainerFailed · MountRefused · NoFreeSlot · CellStopped ·
-FunctionThrottled · FunctionLost · UnknownSandbox · FetchRefused
+FunctionThrottled · FunctionLost · UnknownSandbox · TracesMisconfigured · FetchRefused
 """
 
 from collections.abc import Mapping

@@ -125,9 +125,21 @@ _PATTERNS: Final[Mapping[type[Job], Mapping[str, re.Pattern[str]]]] = {
 }
 
 
-def body_of(job: Job) -> str:
-    """Return the body of the message that asks for ``job``."""
-    return json.dumps({"job": _NAMES[type(job)], **{name: value for name, value in asdict(job).items() if value is not None}})
+def body_of(job: Job, traceparent: str | None = None) -> str:
+    """Return the body of the message that asks for ``job``. With ``traceparent``, the worker continues this trace."""
+    fields = {**asdict(job), "traceparent": traceparent}
+    return json.dumps({"job": _NAMES[type(job)], **{name: value for name, value in fields.items() if value is not None}})
+
+
+def kind_of(job: Job) -> WorkKind:
+    """Return the kind of work that ``job`` is."""
+    match job:
+        case StartCompaction():
+            return WorkKind.COMPACTIONS
+        case RunAgent() | Tick():
+            return WorkKind.RUNS
+        case _:
+            return WorkKind.FILES
 
 
 def job_of(message: object) -> Job | None:

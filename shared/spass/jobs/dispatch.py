@@ -5,16 +5,19 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import unquote_plus
 
 from spass.core.ids import TenantId
-from spass.core.jobs import Delivery, Job, job_of
+from spass.core.jobs import Delivery, Job, WorkKind, job_of, kind_of
 from spass.core.messages import Json
 from spass.core.time import Deadline, now
 from spass.rag.ingest.uploaded_file import UploadedFile, uploaded_file
 from spass.redaction.log import failure_line, write_line
 from spass.store.tenant_store import TenantStore
+
+if TYPE_CHECKING:
+    from spass.observability.tracer import Tracer  # loaded only if the operator exports spans
 
 _CREATED: Final = "ObjectCreated:"
 _NO_VERSION: Final = ("", "null")  # an object that was put while the bucket kept no versions
@@ -106,12 +109,13 @@ Raises:
 
 @dataclass(frozen=True, slots=True)
 class Dispatcher:
-    """Dispatch messages for the known ``tenants``. Log a message that cannot be handled and count it as done, because it would be
-    delivered again and again."""
+    """Dispatch messages for the known ``tenants``, each in a trace of ``tracer`` if there is one. Log a message that cannot be
+    handled and count it as done, because it would be delivered again and again."""
 
     tenants: Collection[TenantId]
     store_of: Callable[[TenantId], TenantStore]
     handle: Handler
+    tracer: "Tracer | None" = None
 
     async def batch(self, event: Mapping[str, Any], deadline: Deadline) -> Json:
         """Handle the messages of a Lambda event; return the ids of those that are not done, as Lambda expects them.
@@ -156,7 +160,11 @@ class Dispatcher:
             raise NotHandled(task.why)
         if task.tenant not in self.tenants:
             raise NotHandled("the tenant is not known")
-        return await self.handle(self.store_of(task.tenant), task, delivery, deadline)
+        work = self.handle(self.store_of(task.tenant), task, delivery, deadline)
+        if self.tracer is None:
+            return await work
+        queue = WorkKind.FILES if isinstance(task, UploadedFile) else kind_of(task)
+        return await self.tracer.trace_message(work, task.tenant, queue, delivery)
 
 
 def _delivery(record: Mapping[str, Any]) -> Delivery:

@@ -14,6 +14,7 @@ from spass.core.ids import AgentName, ManagedAgentId, UserId, id_pattern, new_id
 from spass.core.paging import decode_cursor, fill_page
 from spass.core.tasks import back_off, map_concurrently
 from spass.core.time import Clock, Deadline, timestamp
+from spass.core.traceparent import current_traceparent
 from spass.managed.records import MailboxMessage, ManagedAgent, check_not_paused, find_agent, read_agent
 from spass.managed.responses import ManagedAgentPage, ManagedAgentView
 from spass.redaction.log import failure_line, write_line
@@ -45,6 +46,7 @@ _CONFIG: Final = (
     "paused",
     "token_id",
     "depth",
+    "traceparent",
     "version",
     "updated_at",
 )
@@ -101,6 +103,7 @@ class ManagedAgents:
             owner=scope.caller.owner,
             token_id=scope.caller.identity.token_id,
             depth=scope.depth,
+            traceparent=current_traceparent(),
             model=body.model,
             tools=body.tools,
             system_prompt=body.system_prompt,
@@ -234,7 +237,8 @@ class ManagedAgents:
         """Return ``agent`` after ``changes``, which are checked."""
         changed = replace(agent, **changes, version=agent.version + 1, updated_at=timestamp(self._clock()))
         if not _USED_BY_RUNS.isdisjoint(changes):
-            changed = replace(changed, token_id=scope.caller.identity.token_id, depth=scope.depth)
+            token = scope.caller.identity.token_id
+            changed = replace(changed, token_id=token, depth=scope.depth, traceparent=current_traceparent())
             self._check_values(scope, changed, new_schedule="schedule" in changes)
         return changed
 

@@ -79,12 +79,18 @@ class Schedule:
     input: str | None = None
     enabled: bool = True
 
+    @property
+    def is_once(self) -> bool:
+        """Return True for a schedule with one tick."""
+        return self.expression.startswith("at(")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedAgent:
     """An agent with a mailbox. ``agent`` is a kind or the name of an agent's file, and the five fields after it are those of a
-    question to it (``AgentChoice``). ``token_id`` is the token of the request that last wrote what a run uses, and ``depth`` the
-    number of gateway calls that led to it. The sessions are filed under ``session_agent``.
+    question to it (``AgentChoice``). ``token_id`` is the token of the request that last wrote what a run uses, ``depth`` the
+    number of gateway calls that led to it, and ``traceparent`` its trace, if it has one. The sessions are filed under
+    ``session_agent``.
 
     ``pending`` counts the pending messages, whose numbers are above ``delivered_seq``. ``ticked_at`` is when its schedule last
     started a run. An agent with ``deleted_at`` is being deleted.
@@ -96,6 +102,7 @@ class ManagedAgent:
     owner: UserId
     token_id: str
     depth: int = 0
+    traceparent: str | None = None
     session_agent: AgentName | None = None
     model: str | None = None
     tools: tuple[str, ...] | None = None

@@ -103,13 +103,14 @@ class ScheduleWriter:
             return None
         if self._has_passed(agent, _FIRING_SECONDS):
             return None
-        once = schedule.expression.startswith("at(")
         tick = Tick(tenant, agent.id, schedule_hash(schedule), SCHEDULED_TIME)
-        return ScheduleEntry(entry_name(tenant, agent.id), schedule.expression, schedule.timezone, body_of(tick), once)
+        return ScheduleEntry(
+            entry_name(tenant, agent.id), schedule.expression, schedule.timezone, body_of(tick), schedule.is_once
+        )
 
     def _has_passed(self, agent: ManagedAgent | None, seconds: float) -> bool:
         """Return whether the schedule of ``agent`` is an ``at(…)`` whose moment was ``seconds`` ago or longer."""
-        if agent is None or agent.schedule is None or not agent.schedule.expression.startswith("at("):
+        if agent is None or agent.schedule is None or not agent.schedule.is_once:
             return False
         from spass.managed.schedule_expressions import has_passed  # it imports time zones
 

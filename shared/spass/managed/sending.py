@@ -7,6 +7,7 @@ from spass.core.errors import StorageUnavailable
 from spass.core.ids import ManagedAgentId, RunId
 from spass.core.jobs import RunAgent, WorkKind, body_of
 from spass.core.time import timestamp
+from spass.core.traceparent import current_traceparent
 from spass.managed.records import IS_OPEN, Run, RunStatus, run_key
 from spass.redaction.log import failure_line, write_line
 from spass.store import keys
@@ -58,7 +59,8 @@ async def send_lost(store: TenantStore, agent: ManagedAgentId, run: RunId, now: 
 
 async def put_in_line(store: TenantStore, run: Run) -> None:
     """Put a queued run into the tenant's line. It is sent at once if there is a place."""
-    await store.line.wait(WorkKind.RUNS, work_name(run.agent_id, run.id), run.created_at, body_of(_job(store, run)))
+    body = body_of(_job(store, run), current_traceparent())
+    await store.line.wait(WorkKind.RUNS, work_name(run.agent_id, run.id), run.created_at, body)
 
 
 async def take_place(store: TenantStore, run: Run) -> bool:

@@ -14,6 +14,7 @@ from spass.core.errors import AgentNotFound, AgentPaused, NothingToRun, RunNotFo
 from spass.core.ids import RunId, derived_id
 from spass.core.jobs import Tick, WorkKind
 from spass.core.time import Clock, epoch_s, timestamp
+from spass.core.traceparent import CURRENT_TRACE
 from spass.managed.records import ManagedAgent, Run, RunTrigger, find_agent
 from spass.managed.run_start import new_run, skip, start
 from spass.managed.runs import begun, load_run, settle_lost
@@ -51,6 +52,7 @@ class Ticks:
         """
         due, run_id = _due(tick.at, sent), self.run_of(tick, sent)
         agent = await find_agent(store, tick.agent)
+        _join_trace(agent)
         if agent is not None and agent.active_run == run_id:
             with suppress(RunNotFound):
                 return await self._continue(store, agent, await load_run(store, agent.id, run_id))
@@ -120,6 +122,14 @@ class Ticks:
         if not run.status.is_final and not await take_place(store, run):
             return None
         return ClaimedRun(agent, run, is_begun=False)
+
+
+def _join_trace(agent: ManagedAgent | None) -> None:
+    """Let the run belong to the trace of the request that wrote its schedule, if the work is traced. The runs of a schedule with
+    many ticks are only linked: their trace would grow for years, and be sampled either always or never."""
+    trace = CURRENT_TRACE.get()
+    if trace is not None and agent is not None and agent.schedule is not None:
+        trace.join(agent.traceparent, is_linked=not agent.schedule.is_once)
 
 
 def _due(at: str, sent: float) -> float:

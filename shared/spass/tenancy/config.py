@@ -234,9 +234,13 @@ class TenantLimits(_Section):
 
 
 class TenantConfig(_Section):
+    """A tenant. With ``trusted_traces``, the traces of its clients are continued: a ``traceparent`` of theirs chooses the id by
+    which a trace is sampled."""
+
     hints: ClassVar[dict[str, str]] = {"name": "write id", "ceilings": "write limits"}
 
     id: TenantName
+    trusted_traces: Annotated[bool, Field(strict=True)] = False
     limits: TenantLimits = TenantLimits()
     defaults: TenantDefaults = TenantDefaults()
     tokens: Annotated[tuple[TokenConfig, ...], BeforeValidator(_replace_none)] = ()
@@ -275,6 +279,10 @@ class GatewayConfig(_Section):
         own: int | None = getattr(self._limits.get(tenant), name, None)
         common: int = getattr(self.limits, name)
         return common if own is None else own
+
+    def trusts_traces(self, tenant: TenantId) -> bool:
+        """Return whether the traces of the tenant's clients are continued."""
+        return any(one.trusted_traces for one in self.tenants if one.id == tenant)
 
     @cached_property
     def _limits(self) -> dict[str, TenantLimits]:

@@ -31,19 +31,19 @@ class StateMachine:
                     await self.wait(_value(data, state["SecondsPath"]))
                     name = state["Next"]
                 case "Task":
-                    succeeded = await self._attempt(state, data)
+                    succeeded = await self._attempt(state, data, given)
                     if succeeded and state.get("End"):
                         return True
                     name = state["Next"] if succeeded or "Catch" not in state else state["Catch"][0]["Next"]
                 case other:
                     raise ValueError(f"{name} is a {other}")
 
-    async def _attempt(self, state: Mapping[str, Any], data: dict[str, Any]) -> bool:
+    async def _attempt(self, state: Mapping[str, Any], data: dict[str, Any], given: Input) -> bool:
         """Attempt a task until it succeeds or has no retry left. Put its result where its ``ResultPath`` says."""
         retry = next(retry for retry in state["Retry"] if retry["ErrorEquals"] == ["States.ALL"])
         for attempt in range(retry["MaxAttempts"] + 1):
             try:
-                result = await self.invoke(_parameters(state, data))
+                result = await self.invoke(_parameters(state, data, given))
             except Exception:  # noqa: BLE001 (as States.ALL)
                 delay = retry["IntervalSeconds"] * retry["BackoffRate"] ** attempt
                 await self.wait(min(delay, retry["MaxDelaySeconds"]))
@@ -69,9 +69,11 @@ def _value(data: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def _parameters(state: Mapping[str, Any], data: Mapping[str, Any]) -> Input:
-    """Return a task's parameters: a name that ends with ``.$`` takes the value of the input that its path names."""
-    return {
-        name.removesuffix(".$"): _value(data, value) if name.endswith(".$") else value
-        for name, value in state["Parameters"].items()
-    }
+def _parameters(state: Mapping[str, Any], data: Mapping[str, Any], given: Input) -> Input:
+    """Return a task's parameters: a name that ends with ``.$`` takes the value of the input that its path names, or the input
+    ``given`` to the execution."""
+
+    def find(path: str) -> Any:
+        return given if path == "$$.Execution.Input" else _value(data, path)
+
+    return {name.removesuffix(".$"): find(value) if name.endswith(".$") else value for name, value in state["Parameters"].items()}

@@ -48,7 +48,7 @@ def create_app(routers: Sequence[APIRouter], services: Services | None = None) -
     app.add_exception_handler(SpassError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_error)
     app.add_exception_handler(HTTPException, _on_error)
-    app.add_middleware(EdgeMiddleware)
+    app.add_middleware(EdgeMiddleware, tracer=lambda: app.state.services.tracer)
     return app
 
 

@@ -6,7 +6,7 @@ The edge adds the request id to each answer, answers every failure, and writes o
 import asyncio
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from spass.calls.scope import Scope
     from spass.limits.places import PlaceKind
     from spass.limits.shard import Reservation
+    from spass.observability.tracer import RequestTrace, Tracer
     from spass.store.idempotency import IdempotentRequest
     from spass.web.services import Services
 
@@ -50,7 +51,8 @@ class Exchange:
     """The state of one request. The edge creates it, and the route adds the caller.
 
     ``started`` is in seconds of ``time.monotonic``. ``route`` is the path template of the route. ``error`` is the error's code,
-    and ``limit`` the name of the limit that it reports. ``idempotency`` identifies a request with an Idempotency-Key.
+    and ``limit`` the name of the limit that it reports. ``idempotency`` identifies a request with an Idempotency-Key. ``trace``
+    is None unless the operator exports spans.
     """
 
     request_id: RequestId = field(default_factory=lambda: RequestId(new_id("req")))
@@ -58,6 +60,7 @@ class Exchange:
     route: str | None = None
     error: str | None = None
     limit: str | None = None
+    trace: "RequestTrace | None" = None
     _scope: "Scope | None" = None
     _services: "Services | None" = None
     idempotency: "IdempotentRequest | None" = None
@@ -67,6 +70,9 @@ class Exchange:
         """Add the caller's scope and the services."""
         self._scope = scope
         self._services = services
+        if self.trace is not None:
+            tenant = scope.caller.tenant
+            self.trace.identify(tenant, is_trusted=services.config.trusts_traces(tenant))
 
     def fail(self, error: SpassError) -> None:
         """Name ``error`` in the request's line of the log."""
@@ -96,6 +102,11 @@ class Exchange:
         place, self._place = self._place, None
         if place is not None:
             await place.settle(tokens=0)
+
+    async def end_trace(self, status: int, *, is_streamed: bool) -> None:
+        """End the trace of this request, if it has one, and send it."""
+        if self.trace is not None:
+            await self.trace.end(self.request_id, self.route, status, self.error, is_streamed=is_streamed)
 
     @property
     def tenant(self) -> str | None:
@@ -133,10 +144,12 @@ CurrentExchange = Annotated[Exchange, Depends(_provide_exchange)]
 
 
 class EdgeMiddleware:
-    """ASGI middleware that answers every request, even if the app raises an exception."""
+    """ASGI middleware that answers every request, even if the app raises an exception. ``tracer`` returns the tracer of the
+    process, or None if no spans are exported."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, tracer: "Callable[[], Tracer | None]" = lambda: None) -> None:
         self._app = app
+        self._tracer = tracer
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -146,7 +159,7 @@ class EdgeMiddleware:
         # Routes declare only GET. Answer HEAD like GET, without the body (RFC 9110, 9.3.2).
         is_head = method == "HEAD"
         scope = {**scope, "method": "GET" if is_head else method, "path": _route_path(scope), IS_HEAD: is_head}
-        exchange = scope[_KEY] = Exchange()
+        exchange = scope[_KEY] = Exchange(trace=_begin_trace(self._tracer(), scope))
         sender = _ResponseSender(exchange, send, omit_body=is_head)
         try:
             if path_error := _check_path(method, scope):
@@ -169,6 +182,17 @@ class EdgeMiddleware:
         finally:
             await exchange.give_back_place()
             write_line(_build_log_line(scope, method, exchange, sender.status))
+            if exchange.trace is not None:
+                await exchange.end_trace(sender.status, is_streamed=True)
+                exchange.trace.leave()
+
+
+def _begin_trace(tracer: "Tracer | None", scope: AsgiScope) -> "RequestTrace | None":
+    """Begin the trace of a request, if there is a tracer."""
+    if tracer is None:
+        return None
+    traceparents = [value.decode("latin-1") for name, value in scope["headers"] if name == b"traceparent"]
+    return tracer.begin_request(scope["method"], scope["scheme"], traceparents)
 
 
 def _check_path(method: str, scope: AsgiScope) -> RouteNotFound | None:
@@ -212,6 +236,7 @@ class _ResponseSender:
         self._send = send
         self._omit_body = omit_body
         self.status = 0
+        self._is_streamed = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -232,8 +257,11 @@ class _ResponseSender:
             if self._omit_body:
                 message = {**message, "body": b""}
             # A function in AWS stands still after the last byte. If the client has left, the work may go on until the edge ends.
-            if not message.get("more_body") and not _is_cancelled():
+            if message.get("more_body"):
+                self._is_streamed = True
+            elif not _is_cancelled():
                 await self._exchange.give_back_place()
+                await self._exchange.end_trace(self.status, is_streamed=self._is_streamed)
         await self._send(message)
 
 

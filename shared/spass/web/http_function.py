@@ -27,7 +27,7 @@ from spass.web.bodies import DECODED_AS_TEXT
 from spass.web.exchange import API_GATEWAY_REQUEST_ID, normalize_path
 from spass.web.public_routing import BundledFileRoute
 from spass.web.services import Services
-from spass.web.startup import WarmUp, in_lambda, log_failure, log_startup_failure
+from spass.web.startup import WarmUp, in_lambda, log_failure, log_startup_failure, prepare_tracer
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -77,6 +77,7 @@ class _RouteFunction:
         services: Services = self.app.state.services
         _ = services.tokens
         services.aws.connect()
+        prepare_tracer(services)
         if self._warm_up is not None:
             self._warm_up(services)
 

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from spass.memory.operator_memory import OperatorMemory
     from spass.models.provider_keys import ProviderKeys
     from spass.models.router import Router
+    from spass.observability.settings import TracesSettings
+    from spass.observability.tracer import Tracer
     from spass.rag.index.cache import ObjectCache
     from spass.rag.index.embedding import Embedder
     from spass.rag.ingest.uploads import Uploads
@@ -90,6 +92,7 @@ class Settings:
     keys_path: str | None = None
     telemetry: bool = False
     metrics_namespace: str | None = None
+    traces: "TracesSettings | None" = None
     deployed: bool = False
 
     @classmethod
@@ -98,7 +101,8 @@ class Settings:
 
         The queues are URLs, the machine is an ARN, and the keys' path is the prefix of the provider keys in SSM. If
         ``SPASS_TELEMETRY`` is 1, telemetry and traces are logged. A namespace of metrics switches them on too. Raise
-        UnknownSandbox if ``SPASS_SANDBOX`` is not one of the names.
+        UnknownSandbox if ``SPASS_SANDBOX`` is not one of the names, and TracesMisconfigured if spans cannot be exported as the
+        variables say.
         """
         if environment.get("SPASS_SANDBOX"):
             from spass.sandbox.launchers import chosen_launcher
@@ -122,8 +126,17 @@ class Settings:
             keys_path=environment.get("SPASS_KEYS_PATH") or None,
             telemetry=environment.get("SPASS_TELEMETRY") == "1",
             metrics_namespace=environment.get("SPASS_METRICS_NAMESPACE") or None,
+            traces=_read_traces(environment),
             deployed="AWS_LAMBDA_FUNCTION_NAME" in environment,
         )
+
+
+def _read_traces(environment: Mapping[str, str]) -> "TracesSettings | None":
+    if not environment.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
+        return None
+    from spass.observability.settings import TracesSettings
+
+    return TracesSettings.from_environment(environment)
 
 
 def _read_capacity(environment: Mapping[str, str]) -> Capacity:
@@ -486,7 +499,27 @@ class Services:
 
             Telemetry(self.settings.metrics_namespace).subscribe(bus)
             Traces().subscribe(bus)
+        if self.settings.traces is not None:
+            from spass.observability.collector import SpanCollector
+            from spass.observability.tracer import ConfiguredModels
+
+            SpanCollector(lambda: ConfiguredModels(self.config)).subscribe(bus)
         return bus
+
+    @cached_property
+    def tracer(self) -> "Tracer | None":
+        """The tracer of this process, or None if no spans are exported."""
+        traces = self.settings.traces
+        if traces is None:
+            return None
+        from spass.aws.signing import Signer
+        from spass.observability.headers import ExporterHeaders
+        from spass.observability.otlp import Exporter
+        from spass.observability.tracer import Tracer
+
+        headers = ExporterHeaders(traces, self.aws.get_parameters)
+        sign = Signer("xray", traces.sign_for).sign if traces.sign_for is not None else None
+        return Tracer(Exporter(traces.endpoint, traces.resource, headers, sign), traces.sample)
 
     async def fetch_page(self, url: str, characters: int) -> "Page":
         """Return the page at ``url``, with at most so many characters of its text."""
@@ -531,6 +564,8 @@ class Services:
         """Close open connections, when a long-lived process ends."""
         if "router" in self.__dict__:
             await self.router.aclose()
+        if self.__dict__.get("tracer") is not None:
+            await self.__dict__["tracer"].exporter.aclose()
         if "aws" in self.__dict__:
             self.aws.close()
 

@@ -93,6 +93,12 @@ def _describe_problems(error: Exception) -> dict[str, Json]:
     }
 
 
+def prepare_tracer(services: Services) -> None:
+    """Read and import now, instead of at the first request, what the exporter of spans needs, if there is one."""
+    if services.tracer is not None:
+        services.tracer.exporter.prepare()
+
+
 def worker_handler(work: EventHandler, services: Services | None = None, *, warm_up: WarmUp | None = None) -> "WorkerFunction":
     """Return the Lambda handler of a worker."""
     return WorkerFunction(work, services, warm_up)
@@ -108,6 +114,7 @@ class WorkerFunction:
         if in_lambda():
             with log_startup_failure():
                 self.services.aws.connect()
+                prepare_tracer(self.services)
                 if warm_up is not None:
                     warm_up(self.services)
 

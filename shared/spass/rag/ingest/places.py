@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 from spass.core.errors import LimitExceeded
 from spass.core.ids import IndexId
 from spass.core.jobs import Delivery, IngestPart, IngestUpload, MergeSegments, WorkKind, body_of
+from spass.core.traceparent import current_traceparent
 from spass.rag.ingest.upload_record import UploadRecord
 from spass.rag.ingest.uploaded_file import UploadedFile, own_upload
 from spass.store.tenant_store import TenantStore
@@ -40,7 +41,7 @@ async def enter(store: TenantStore, task: _PlacedTask, delivery: Delivery) -> bo
         return True
     order = f"{int(delivery.sent * 1000):013}#{delivery.message}"
     # The message that is sent then has another id, so the one of a merge must name its place.
-    body = body_of(replace(task, place=name)) if isinstance(task, MergeSegments) else delivery.body
+    body = body_of(replace(task, place=name), current_traceparent()) if isinstance(task, MergeSegments) else delivery.body
     await store.line.wait(WorkKind.FILES, name, order, body, is_repeated=delivery.receives > 1)
     return False
 

@@ -16,6 +16,7 @@ from spass.core.ids import AgentName, JobId, RequestId, UserId, random_suffix
 from spass.core.jobs import StartCompaction, WorkKind, body_of
 from spass.core.messages import Json
 from spass.core.time import Timestamp, epoch_s, timestamp
+from spass.core.traceparent import current_traceparent
 from spass.redaction.text import redact_provider_text
 from spass.sessions.compaction.plan import CompactionPlan
 from spass.sessions.hold import release_hold
@@ -190,7 +191,7 @@ async def send_job(store: TenantStore, job: JobId, created_at: Timestamp) -> Non
     if await store.line.take(WorkKind.COMPACTIONS, job):
         await store.jobs.send(start)
     else:
-        await store.line.wait(WorkKind.COMPACTIONS, job, created_at, body_of(start))
+        await store.line.wait(WorkKind.COMPACTIONS, job, created_at, body_of(start, current_traceparent()))
 
 
 async def give_back_place(store: TenantStore, job: JobId) -> None:
