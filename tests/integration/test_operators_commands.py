@@ -1,6 +1,7 @@
 """The commands of the runbooks and of the first deployment run as they are written, on an emulated AWS with what they name."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,9 @@ from typing import Final
 
 import pytest
 
+from spass.managed.records import RunStatus
+from spass.rag.ingest.upload_record import Status
+from spass.sessions.compaction.job import JobStatus
 from tests.integration.conftest import REGION, Emulator
 from tests.runbooks import COMMANDS, FIRST_DEPLOYMENT, RUNBOOKS
 
@@ -43,3 +47,8 @@ def test_each_runbook_has_one_command() -> None:
 
 def test_the_first_deployment_has_commands_of_aws() -> None:
     assert len(FIRST_DEPLOYMENT) == 6
+
+
+def test_the_states_that_runbooks_name_exist() -> None:
+    named = {state for _, text in RUNBOOKS for state in re.findall(r"\b(?:are|as|is) `([a-z]+)`", text)}
+    assert {"failed", "succeeded"} <= named <= {*JobStatus, *RunStatus, *Status}
