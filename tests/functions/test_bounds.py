@@ -171,6 +171,27 @@ def test_a_repeated_turn_follows_its_stream_in_a_place_of_followers(bounded: Gat
     assert in_progress(bounded) == 0
 
 
+RUN = "run_01mcc6xgkc2hg9aybh4e41vyx5"
+
+
+@pytest.mark.parametrize("path", [f"{C1}/m1", f"/v1/managed-agents/{MANAGED}/runs/{RUN}/stream"])
+def test_a_follower_beyond_the_bound_is_refused_in_one_call(bounded: Gateway, path: str) -> None:
+    bounded.send("POST", C1, body=TURN)
+    bounded.run(take(bounded, "followers"))
+    with inject(FaultPlan()) as plan:
+        refused = bounded.send("GET", path)
+    assert refused.json["error"]["details"] == {"of": "tenant", "limit": "followers", "in_use": 1, "allowed": 1}
+    assert [call.operation for call in plan.calls] == ["UpdateItem"], "it reads nothing of the stream"
+    invalid = bounded.send("GET", path, headers={"Last-Event-ID": "x"})
+    assert (invalid.status, invalid.code) == (400, "invalid_request"), "a mistake is named first"
+
+
+def test_a_follower_of_no_stream_gives_its_place_back(bounded: Gateway) -> None:
+    for _ in range(2):
+        assert bounded.send("GET", f"{C1}/unknown").status == 404
+    assert in_progress(bounded, "FOLLOWERS") == 0
+
+
 def test_a_schedule_beyond_the_bound_is_refused_and_stores_nothing(client: ManagedClient, tmp_path: Path) -> None:
     bounded = client.gateway.reconfigure(tmp_path / "bounded", "  - id: demo\n", "  - id: demo\n    limits: {schedules: 2}\n")
     bounded.services.settings = replace(bounded.services.settings, job_targets=TARGETS)

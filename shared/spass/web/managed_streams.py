@@ -68,5 +68,5 @@ async def follow_run_stream(request: Request, exchange: Exchange, agent: Managed
         AgentNotFound, RunNotFound, StreamNotFound: there is no such agent, run or stream.
         RateLimited: too many clients of the tenant follow streams.
     """
-    stream = await follow_run(exchange.scope, agent, run, read_last_event_id(request))
-    return await answer_following(request, exchange, stream, _STYLE)
+    find = partial(follow_run, exchange.scope, agent, run, read_last_event_id(request))
+    return await answer_following(request, exchange, find, _STYLE)

@@ -1,6 +1,6 @@
 """Answer with a stream that can be followed: of a turn that runs in this process, or one that is read from the journal."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -99,7 +99,10 @@ async def answer_followed(
     except BaseException:
         stream.cancel()
         raise
+    return _answer(exchange, stream, headers, style)
 
+
+def _answer(exchange: Exchange, stream: FollowedStream, headers: Mapping[str, str] | None, style: StreamStyle) -> Response:
     async def stop_reading() -> None:
         stream.cancel()
 
@@ -109,21 +112,31 @@ async def answer_followed(
 async def follow(request: Request, exchange: Exchange, agent: AgentName, message_id: str) -> Response:
     """Return the stream ``message_id``, running or finished, from its start or behind the event ``Last-Event-ID``. Return 204 if
     the stream has ended with that event: a browser's ``EventSource`` then stops to connect again. Raise InvalidRequest if
-    ``Last-Event-ID`` is malformed, and StreamNotFound if the user has no such stream with the agent, or no longer."""
-    stream = await follow_stream(exchange.scope, agent, message_id, read_last_event_id(request))
-    return await answer_following(request, exchange, stream)
+    ``Last-Event-ID`` is malformed, RateLimited as ``answer_following`` does, and StreamNotFound if the user has no such stream
+    with the agent, or no longer."""
+    return await answer_following(
+        request, exchange, partial(follow_stream, exchange.scope, agent, message_id, read_last_event_id(request))
+    )
 
 
 async def answer_following(
-    request: Request, exchange: Exchange, stream: FollowedStream | None, style: StreamStyle = RESUMABLE_STYLE
+    request: Request,
+    exchange: Exchange,
+    find: Callable[[], Awaitable[FollowedStream | None]],
+    style: StreamStyle = RESUMABLE_STYLE,
 ) -> Response:
-    """Return the rest of a stream, as ``answer_followed`` does. None means that the client has read it to its end."""
+    """Return the rest of the stream that ``find`` returns. None means that the client has read it to its end. Until its end it
+    takes one of the places that the tenant's followers have. Raise RateLimited if all places are taken: nothing is read then."""
+    is_head = request.scope.get(IS_HEAD)
+    if not is_head:
+        await exchange.take_place("followers")
+    stream = await find()
     if stream is None:
         return Response(status_code=204)
-    if request.scope.get(IS_HEAD):  # do not read a stream that may last for minutes
+    if is_head:  # do not read a stream that may last for minutes
         stream.cancel()
         return StreamingResponse((), media_type=MEDIA_TYPE, headers=STREAM_HEADERS)  # without a Content-Length, as GET
-    return await answer_followed(exchange, stream, style=style)
+    return _answer(exchange, stream, None, style)
 
 
 def _encode(
