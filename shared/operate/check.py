@@ -27,6 +27,7 @@ CHECKS: Final = (
     Check(check_settings.find_no_tenant, "the bundled gateway.yaml", fails=False),
     Check(check_settings.find_missing_keys, "the names of the provider keys in SSM", fails=False),
     Check(check_settings.find_unusable_certificate, "the certificate of the domain", fails=True),
+    Check(check_settings.find_refused_spans, "X-Ray's Transaction Search", fails=False),
     Check(check_settings.find_inactive_tag, "the tags that billing counts by", fails=False),
     Check(check_settings.find_disabled_copies, "the settings of AWS Backup", fails=False),
     Check(check_settings.find_left_vaults, "the vaults of AWS Backup", fails=True),

@@ -77,6 +77,19 @@ def find_unusable_certificate(assembly: Assembly, account: Account) -> Iterator[
             )
 
 
+def find_refused_spans(assembly: Assembly, account: Account) -> Iterator[Finding]:
+    """Read whether X-Ray takes spans, if the functions send it some."""
+    if "xray" not in variables(assembly.api.templates, "SPASS_TRACES_SIGN"):
+        return
+    found = account.call("xray", "get_trace_segment_destination")
+    if (found.get("Destination"), found.get("Status")) != ("CloudWatchLogs", "ACTIVE"):
+        yield Finding(
+            f"Transaction Search is not active in {assembly.region}.",
+            "X-Ray refuses spans over OTLP without it. The log then has spans_not_sent, and requests are as they are.",
+            "Switch it on in CloudWatch, under Application Signals, or remove traces from environments.yaml.",
+        )
+
+
 def find_inactive_tag(assembly: Assembly, account: Account) -> Iterator[Finding]:
     """Read whether billing knows the tag of the budget."""
     tags = {

@@ -229,6 +229,15 @@ def test_a_budget_needs_its_tag_in_billing(aws: AnsweringAws, check: Checked, ac
     assert ("The tag spass:environment is not active in billing." in check.output) == (not active)
 
 
+@pytest.mark.parametrize("status", ["ACTIVE", "PENDING"])
+def test_spans_for_xray_need_transaction_search(aws: AnsweringAws, check: Checked, status: str) -> None:
+    aws.answers["GetTraceSegmentDestination"] = {"Destination": "CloudWatchLogs", "Status": status}
+    check()
+    assert "GetTraceSegmentDestination" not in [name for name, _ in aws.calls]
+    assert check(Built(nested={"A": function(SPASS_TRACES_SIGN="xray")})) == 0
+    assert (f"Transaction Search is not active in {REGION}." in check.output) == (status == "PENDING")
+
+
 def test_settings_of_aws_backup_that_stop_copies_are_named(aws: AnsweringAws, check: Checked) -> None:
     aws.answers["DescribeRegionSettings"] = {
         "ResourceTypeOptInPreference": {"DynamoDB": True, "S3": False},
