@@ -63,6 +63,8 @@ class Route:
     Mangum. ``memory`` is in MiB. ``function`` names a Lambda that several short rows share (``functions/workers/shared.py``); by
     default each row has its own, named for its module. ``public`` routes need no token.
     The last parameter of a ``greedy`` row takes the rest of the path, with its slashes.
+    ``retired``: in the release that changes ``long``, the name of the function that served the row before. That function stays
+    for this release, so the module has both ``handler`` and ``app`` until the next.
     """
 
     method: str
@@ -75,6 +77,7 @@ class Route:
     function: str | None = None
     public: bool = False
     greedy: bool = False
+    retired: str | None = None
 
     @property
     def resource(self) -> str:

@@ -43,8 +43,8 @@ class Function(Construct):
     ``modules`` are the modules of its routes; only a short function can serve several. ``embeds`` adds the weights of the
     embedded model, ``swagger_ui`` the files of the page at /docs, ``edits`` the editor. ``sandbox`` is the name of the function
     that runs the code of models, for functions that may know it. ``timeout`` replaces the timeout of its ``kind``.
-    ``reserved_concurrency`` limits how many instances run at the same time. The construct's id is the function's name in the
-    table of routes or workers; a tag repeats it.
+    ``reserved_concurrency`` limits how many instances run at the same time. ``name`` is that of the table of routes or workers,
+    for the tag.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class Function(Construct):
         scope: Construct,
         construct_id: str,
         *,
+        name: str,
         description: str,
         modules: Sequence[str],
         code: lambda_.Code,
@@ -77,7 +78,7 @@ class Function(Construct):
             )
         # CloudFormation names the function and the log group. A fixed name could still be in use: by a retained log group, or,
         # when a route moves to another surface, by its old function. Operators find functions by this tag.
-        Tags.of(self).add(TAG, construct_id)
+        Tags.of(self).add(TAG, name)
         self.role = role
         self.log_group = logs.LogGroup(self, "Logs", retention=log_retention, removal_policy=log_removal)
         variables = {

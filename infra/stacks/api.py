@@ -1,7 +1,7 @@
 """The stateless stack: layers, the REST API, and the nested stacks of the surfaces, the workers, the permissions and the
 subscriptions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from aws_cdk import Annotations, CfnOutput, Stack
 from aws_cdk import Environment as Target
@@ -69,13 +69,14 @@ class ApiStack(Stack):
             schedules=self.schedules.target,
             sandbox=sandbox,
         )
-        targets = {name: one.target for stack in self.surfaces.values() for name, one in stack.functions.items()}
+        functions = {name: one for stack in self.surfaces.values() for name, one in stack.functions.items()}
+        retired = {name: one for stack in self.surfaces.values() for name, one in stack.retired.items()}
         api = Api(
             self,
             "Api",
             name=f"spass-{environment.name}",
             routes=ROUTES,
-            targets=targets,
+            targets={name: one.target for name, one in functions.items()},
             stage=environment.name,
             rate=environment.rate,
             burst=environment.burst,
@@ -89,13 +90,13 @@ class ApiStack(Stack):
             "permissions",
             description=f"Spass {environment.name}: which functions the API may invoke",
             api=api.resource,
-            targets=targets,
+            functions=[*functions.values(), *retired.values()],
         )
         api.deploy_after(self.permissions)
-        by_stack = [*(stack.functions for stack in self.surfaces.values()), self.jobs.functions]
-        functions = {name: one for functions in by_stack for name, one in functions.items()}
+        functions |= self.jobs.functions
         archive = self._archive(environment, data.stored)
-        self.subscriptions = self._subscriptions(environment, archive, functions) if archive else None
+        called = [*functions.items(), *retired.items()]
+        self.subscriptions = self._subscriptions(environment, archive, called) if archive else None
         self._budget(environment)
         if environment.waf:
             WebAcl(self, "WebAcl", stage=api.resource.deployment_stage.stage_arn)
@@ -162,7 +163,7 @@ class ApiStack(Stack):
         )
 
     def _subscriptions(
-        self, environment: Environment, archive: AuditArchive, functions: Mapping[str, Function]
+        self, environment: Environment, archive: AuditArchive, functions: Iterable[tuple[str, Function]]
     ) -> SubscriptionsStack:
         """Archive the calls of the functions that call models or tools."""
         calling = _with(Permission.MODELS)
@@ -171,17 +172,18 @@ class ApiStack(Stack):
             "subscriptions",
             description=f"Spass {environment.name}: subscriptions of the archive",
             archive=archive,
-            functions={name: function for name, function in functions.items() if name in calling},
+            functions=[function for name, function in functions if name in calling],
             after=[*self.surfaces.values(), self.jobs, self.permissions],
         )
 
 
 def _with(permission: Permission) -> set[str]:
-    """Return the names of the functions that have this permission."""
+    """Return the names of the functions that have this permission, with those that are retired."""
     rows: list[Route | Worker] = [*ROUTES, *WORKERS]
-    return {row.function_name for row in rows if permission in row.permissions}
+    retired = {route.retired for route in ROUTES if route.retired and permission in route.permissions}
+    return retired.union(row.function_name for row in rows if permission in row.permissions)
 
 
 def _groups(functions: Mapping[str, Function], permission: Permission) -> list[str]:
     """Return the names of the log groups of the functions that have this permission."""
-    return [functions[name].log_group.log_group_name for name in sorted(_with(permission))]
+    return [functions[name].log_group.log_group_name for name in sorted(_with(permission) & functions.keys())]

@@ -91,6 +91,7 @@ class JobsStack(NestedStack):
         function = Function(
             self,
             worker.function_name,
+            name=worker.function_name,
             description=f"Spass {environment.name}: worker {worker.module}",
             modules=[f"functions.workers.{worker.module}"],
             code=self._code,

@@ -1,15 +1,17 @@
 """The permissions of API Gateway to invoke the functions of the routes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from aws_cdk import NestedStack
 from aws_cdk import aws_apigateway as apigateway
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
+from infra.constructs.function import Function
+
 
 class PermissionsStack(NestedStack):
-    """One permission for each function in ``targets``, by name.
+    """One permission for each function of the routes, also for those that are retired.
 
     A permission names the API, and the body of the API names the functions. So the surfaces cannot have the permissions.
     """
@@ -21,15 +23,15 @@ class PermissionsStack(NestedStack):
         *,
         description: str,
         api: apigateway.IRestApi,
-        targets: Mapping[str, lambda_.IFunction],
+        functions: Iterable[Function],
     ) -> None:
         super().__init__(scope, construct_id, description=description)
-        for name, target in targets.items():
+        for function in functions:
             lambda_.CfnPermission(
                 self,
-                name,
+                function.node.id,
                 action="lambda:InvokeFunction",
-                function_name=target.function_arn,
+                function_name=function.target.function_arn,
                 principal="apigateway.amazonaws.com",
                 source_arn=api.arn_for_execute_api(),
             )

@@ -1,6 +1,6 @@
 """The subscriptions that send calls from the functions' logs to the audit archive. A deployment creates them last."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from aws_cdk import NestedStack
 from constructs import Construct, IDependable
@@ -23,10 +23,10 @@ class SubscriptionsStack(NestedStack):
         *,
         description: str,
         archive: AuditArchive,
-        functions: Mapping[str, Function],
+        functions: Iterable[Function],
         after: Iterable[IDependable],
     ) -> None:
         super().__init__(scope, construct_id, description=description)
-        for name, function in functions.items():
-            archive.subscribe(self, name, function)
+        for function in functions:
+            archive.subscribe(self, function.node.id, function)
         self.node.add_dependency(*after)
