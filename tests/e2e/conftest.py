@@ -38,6 +38,7 @@ class Gateway:
     home: Path
     port: int = field(default_factory=free_port)
     environment: Mapping[str, str] = field(default_factory=dict)
+    root: Path = ROOT
     process: "subprocess.Popen[bytes] | None" = None
 
     @property
@@ -57,7 +58,7 @@ class Gateway:
         with (self.home.parent / f"{self.home.name}.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "local"],
-                cwd=ROOT,
+                cwd=self.root,
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -109,7 +110,7 @@ class Gateway:
         # Without these, a provider key or an Ollama server of the developer would answer instead of the stand-in model.
         keys = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "XAI_API_KEY", "GROQ_API_KEY", "AWS_ENDPOINT_URL"), "")
         no_ollama = {"OLLAMA_BASE_URL": "http://127.0.0.1:9"}
-        paths = {"PYTHONPATH": os.pathsep.join([str(ROOT / "shared"), str(ROOT)])}
+        paths = {"PYTHONPATH": os.pathsep.join([str(self.root / "shared"), str(self.root)])}
         return (
             inherited | keys | no_ollama | paths | {"PORT": str(self.port), "SPASS_HOME": str(self.home)} | dict(self.environment)
         )
