@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from operate import cdk
+from operate import make
 from operate.account import Account
 from operate.assembly import release_of
 
@@ -70,4 +70,4 @@ def read_url(account: Account, stack: str) -> str:
 def deploy(folder: Path, stacks: list[str], triggers: Triggers | None = None) -> bool:
     """Deploy these stacks of the assembly in ``folder``, in their order, and no others. Return True if it succeeded."""
     options = ["--app", str(folder), "--exclusively", "--require-approval", "never"]
-    return cdk.run("cdk", ["deploy", *stacks, *options, *(triggers.arguments if triggers else [])]) == 0
+    return make.run("cdk", ["deploy", *stacks, *options, *(triggers.arguments if triggers else [])]) == 0

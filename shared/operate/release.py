@@ -9,7 +9,7 @@ from typing import Final
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from operate import cdk, check, check_back, smoke
+from operate import check, check_back, make, smoke
 from operate.account import Account, AccountUnreadable
 from operate.assembly import Assembly, AssemblyMissing, read_assembly
 from operate.checkout import ROOT, UNKNOWN, read_checkout
@@ -21,10 +21,10 @@ from spass.cli.terminal import prepare, write
 from spass.sdk.endpoint import Endpoint
 
 HELP: Final = "check, keep, deploy and try the commit that is checked out; `release back` deploys a kept one again"
-_DESCRIPTION: Final = f"""Deploy the commit that is checked out: synthesise it, check the account, keep the assembly as
-releases/ENV/COMMIT.tar, deploy it, and run `operate smoke` with the token in SPASS_TOKEN. CloudFormation undoes the deployment
-if {", ".join(WATCHED[:-1])} or {WATCHED[-1]} is raised during it or within {WATCHED_MINUTES} minutes. With `back`: deploy the
-functions and the API of a kept release, and build nothing."""
+_DESCRIPTION: Final = f"""Deploy the commit that is checked out: synthesise it, check the account, rehearse it in an emulator,
+keep the assembly as releases/ENV/COMMIT.tar, deploy it, and run `operate smoke` with the token in SPASS_TOKEN. CloudFormation
+undoes the deployment if {", ".join(WATCHED[:-1])} or {WATCHED[-1]} is raised during it or within {WATCHED_MINUTES} minutes.
+With `back`: deploy the functions and the API of a kept release, and build nothing."""
 _USER: Final = "operate-smoke"
 _FOLDER: Final = ROOT / "releases"
 _SHOWN_FILES: Final = 10
@@ -68,7 +68,7 @@ def _release(releases: Releases, environment: str, *, yes: bool) -> int:
     commit = _commit()
     if not os.environ.get("SPASS_TOKEN"):
         raise StepFailed("token", "Set SPASS_TOKEN to a token of the gateway, with which the release is tried.")
-    if cdk.run("synth", ["-c", f"env={environment}"]):
+    if make.run("synth", ["-c", f"env={environment}"]):
         raise StepFailed("synth", "Nothing was deployed. Mend what is named above, commit it, and release again.")
     folder = ROOT / ASSEMBLY
     assembly = read_assembly(folder, environment)
@@ -76,6 +76,8 @@ def _release(releases: Releases, environment: str, *, yes: bool) -> int:
         raise StepFailed("synth", f"The assembly is of {assembly.release}, not of {commit}: the checkout has changed meanwhile.")
     account = Account.of_region(assembly.region)
     _check(check.CHECKS, assembly, account)
+    if make.run("rehearse", []):
+        raise StepFailed("rehearse", "Nothing was deployed. Mend the step that is named above, commit it, and release again.")
     running, triggers = read_release(account, assembly.api.name), read_triggers(account, assembly.api.name)
     releases.settle(running)
     if not _ask(assembly, account, running, triggers, yes=yes):

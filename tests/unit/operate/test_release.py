@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from operate import __main__ as operate
-from operate import cdk, check_settings, release, smoke
+from operate import check_settings, make, release, smoke
 from operate.account import Account
 from operate.assembly import read_assembly
 from operate.checkout import Checkout
@@ -132,7 +132,7 @@ def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Operat
     monkeypatch.setattr(release, "ROOT", tmp_path)
     monkeypatch.setattr(release, "_FOLDER", tmp_path / "releases")
     monkeypatch.setattr(Account, "of_region", lambda _: aws.account)
-    monkeypatch.setattr(cdk, "run", operator.run)
+    monkeypatch.setattr(make, "run", operator.run)
     monkeypatch.setattr(smoke, "run", tried)
     monkeypatch.setenv("SPASS_TOKEN", "a-token")
     yield operator
@@ -152,7 +152,7 @@ def released(operator: Operator) -> Operator:
 
 def test_a_release_is_checked_kept_deployed_and_tried(operator: Operator, capsys: pytest.CaptureFixture[str]) -> None:
     assert operator.release(FIRST) == 0
-    assert operator.ran[0] == ["synth", "-c", "env=prod"]
+    assert operator.ran[:2] == [["synth", "-c", "env=prod"], ["rehearse"]]
     plain = ["--exclusively", "--require-approval", "never"]
     assert operator.deployed == [["deploy", DATA, *plain], ["deploy", STACK, *plain, "--rollback-trigger-alarm-arns", "none"]]
     assert operator.tried == [FIRST]
@@ -223,10 +223,13 @@ def test_a_release_that_could_not_be_tried_does_not_start(
     assert "The step 'token' failed: Set SPASS_TOKEN" in capsys.readouterr().out
 
 
-def test_a_failed_synthesis_and_a_refusing_check_deploy_nothing(operator: Operator, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_synthesis_rehearsal_or_check_deploys_nothing(operator: Operator, capsys: pytest.CaptureFixture[str]) -> None:
     operator.fails = "synth"
     assert operator.release(FIRST) == 1
     assert "The step 'synth' failed: Nothing was deployed." in capsys.readouterr().out
+    operator.fails = "rehearse"
+    assert operator.release(FIRST) == 1
+    assert "The step 'rehearse' failed: Nothing was deployed." in capsys.readouterr().out
     operator.fails = None
     operator.aws.answers["GetParameter"] = Refusal("ParameterNotFound")
     assert operator.release(FIRST) == 1

@@ -1,4 +1,4 @@
-"""Run the CDK's pinned command line, which `make` installs and gives its Node and Python."""
+"""Run targets of the Makefile, which installs the CDK's pinned command line and gives it its Node and Python."""
 
 import os
 import shlex
@@ -13,7 +13,7 @@ _OUTER_MAKE: Final = ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL")
 
 
 def run(target: str, arguments: Sequence[str]) -> int:
-    """Run ``make synth`` or ``make cdk`` with these arguments and return its exit status. It prints what it does."""
+    """Run ``target`` with these arguments and return its exit status. It prints what it does."""
     environment = {name: value for name, value in os.environ.items() if name not in _OUTER_MAKE}
     command = ["make", "--no-print-directory", target, f"ARGS={shlex.join(arguments).replace('$', '$$')}"]
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode  # noqa: S603
