@@ -29,6 +29,7 @@ CHECKS: Final = (
     Check(check_settings.find_unusable_certificate, "the certificate of the domain", fails=True),
     Check(check_settings.find_refused_spans, "X-Ray's Transaction Search", fails=False),
     Check(check_settings.find_inactive_tag, "the tags that billing counts by", fails=False),
+    Check(check_settings.find_missing_headers, "the name of the parameter of traces", fails=False),
     Check(check_settings.find_disabled_copies, "the settings of AWS Backup", fails=False),
     Check(check_settings.find_left_vaults, "the vaults of AWS Backup", fails=True),
 )

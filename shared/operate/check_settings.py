@@ -109,6 +109,18 @@ def find_inactive_tag(assembly: Assembly, account: Account) -> Iterator[Finding]
         )
 
 
+def find_missing_headers(assembly: Assembly, account: Account) -> Iterator[Finding]:
+    """Look for the parameter with the headers of the endpoint of traces. Its value is not read."""
+    for name in sorted(variables(assembly.api.templates, "SPASS_TRACES_HEADERS_PARAMETER")):
+        named = [{"Key": "Name", "Option": "Equals", "Values": [name]}]
+        if not [*account.items("ssm", "describe_parameters", "Parameters", {"ParameterFilters": named})]:
+            yield Finding(
+                f"SSM has no parameter {name}.",
+                "It has the headers of the endpoint of traces, which refuses spans without them.",
+                "Store it, encrypted: see docs/traces.md",
+            )
+
+
 def find_disabled_copies(assembly: Assembly, account: Account) -> Iterator[Finding]:
     """Read whether AWS Backup may copy tables and buckets, if there is a plan."""
     if not [*assembly.resources("AWS::Backup::BackupPlan")]:

@@ -238,6 +238,15 @@ def test_spans_for_xray_need_transaction_search(aws: AnsweringAws, check: Checke
     assert (f"Transaction Search is not active in {REGION}." in check.output) == (status == "PENDING")
 
 
+@pytest.mark.parametrize("stored", [True, False])
+def test_the_headers_of_traces_are_looked_for_by_name(aws: AnsweringAws, check: Checked, stored: bool) -> None:
+    aws.answers["DescribeParameters"] = lambda asked: {
+        "Parameters": [{"Name": value} for value in asked["ParameterFilters"][0]["Values"] if stored]
+    }
+    assert check(Built(variables={"SPASS_TRACES_HEADERS_PARAMETER": "/otel/headers"})) == 0
+    assert ("SSM has no parameter /otel/headers." in check.output) == (not stored)
+
+
 def test_settings_of_aws_backup_that_stop_copies_are_named(aws: AnsweringAws, check: Checked) -> None:
     aws.answers["DescribeRegionSettings"] = {
         "ResourceTypeOptInPreference": {"DynamoDB": True, "S3": False},
