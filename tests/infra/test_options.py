@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from aws_cdk import App
+from aws_cdk import App, Stack
 
-from infra.environments import DEV, PROD, Domain, Restored
+from infra.constructs.traces import export_statements, export_variables
+from infra.environments import DEV, PROD, Domain, Restored, Traces
 from infra.routes import Permission
 from infra.stacks.data import DataStack
 
@@ -137,6 +138,29 @@ def test_the_budget_counts_what_has_the_tag_and_writes_at_four_points(extended: 
     for one in notices:
         assert one["Subscribers"] == [{"SubscriptionType": "EMAIL", "Address": "operator@example.org"}]
         assert (one["Notification"]["ComparisonOperator"], one["Notification"]["ThresholdType"]) == ("GREATER_THAN", "PERCENTAGE")
+
+
+def test_every_function_may_send_spans_to_xray_and_has_the_variables_for_it(extended: Deployment, prod: Deployment) -> None:
+    for template in extended.nested():
+        functions = [one["Properties"] for one in template["Resources"].values() if one["Type"] == "AWS::Lambda::Function"]
+        for function in functions:
+            sends = [one for one in statements_of(template, function["Role"]["Fn::GetAtt"][0]) if "xray" in json.dumps(one)]
+            assert [(actions_of(one), one["Resource"]) for one in sends] == [(["xray:PutTraceSegments"], "*")]
+            variables = function["Environment"]["Variables"]
+            assert variables["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] == "https://xray.eu-central-1.amazonaws.com/v1/traces"
+            assert (variables["OTEL_TRACES_SAMPLER_ARG"], variables["SPASS_TRACES_SIGN"]) == ("0.05", "xray")
+            assert variables["OTEL_RESOURCE_ATTRIBUTES"] == "deployment.environment.name=prod"
+    off = json.dumps(prod.templates())
+    assert "xray:" not in off
+    assert "OTEL_" not in off
+
+
+def test_the_headers_of_spans_are_one_parameter_that_functions_may_read() -> None:
+    traces = Traces(endpoint="https://a.de/v1/traces", sample=1.0, headers_parameter="/spass/prod/TRACE_HEADERS")
+    (statement,) = export_statements(Stack(App(), "Stack"), traces)
+    assert statement.actions == ["ssm:GetParameters"]
+    assert [arn.rpartition(":")[2] for arn in statement.resources] == ["parameter/spass/prod/TRACE_HEADERS"]
+    assert export_variables(replace(PROD, traces=traces))["SPASS_TRACES_HEADERS_PARAMETER"] == "/spass/prod/TRACE_HEADERS"
 
 
 def test_the_key_encrypts_the_table_the_bucket_the_queues_and_the_topic(extended: Deployment) -> None:
