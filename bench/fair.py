@@ -240,9 +240,10 @@ def gateway() -> Iterator[tuple[Tenant, Tenant]]:
 async def compare(a: Tenant, b: Tenant, load: Load) -> bool:
     """Print the figures. Return True if B was not slowed down."""
     alone = await measure(b, "alone")
+    print("B alone: " + ", ".join(f"{kind} {seconds:.2f} s" for kind, seconds in alone.items()), flush=True)
     began = time.perf_counter()
     busy = await start_load(a, load)
-    print(f"A has started its work in {time.perf_counter() - began:.0f} s")
+    print(f"A has started its work in {time.perf_counter() - began:.0f} s", flush=True)
     beside = await measure(b, "beside")
     statuses = Counter([await a.status_of(path) for path in busy.runs])
     files = Counter([await a.status_of(path) for path in busy.files])
