@@ -315,6 +315,50 @@ def test_another_server_is_not_taken_for_a_gateway(
     assert "The step 'health' failed: The answer is not one of a gateway" in capsys.readouterr().out
 
 
+WRONG: Final[dict[str, tuple[tuple[str, str], Callable[[], httpx.Response], str]]] = {
+    "health": (("GET", "/healthz"), lambda: answer({"status": "starting"}), "does not say that it is up"),
+    "401": (("GET", "/v1/models"), lambda: refusal(401, "other_code"), "the code other_code, not missing_token"),
+    "404": (("GET", "/v1/operate-smoke-"), lambda: refusal(404, "other_code"), "the code other_code, not route_not_found"),
+    "405": (("DELETE", "/v1/models"), lambda: refusal(405, "method_not_allowed", Allow="POST"), "no header Allow that names GET"),
+    "chat": (
+        ("POST", "/completions"),
+        lambda: answer({"choices": [{"message": {"content": ""}}]}),
+        "The answer of agent/helper is empty",
+    ),
+    "query": (
+        ("POST", "/query"),
+        lambda: answer({"results": [{"metadata": {"source": "other.md"}}]}),
+        "The query did not find the file",
+    ),
+    "run": (("POST", "/run"), lambda: answer({"id": "run_1"}), "answered with 200, not 202"),
+}
+"""For a step, the request whose answer is wrong, that answer, and what the test says of it."""
+
+
+@pytest.mark.parametrize("step", WRONG)
+def test_a_wrong_answer_fails_its_step(
+    gateway: ScriptedGateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr(smoke_steps, "uuid4", lambda: SimpleNamespace(hex=""))
+    request, wrong, reason = WRONG[step]
+    gateway.faults[request] = wrong
+    assert gateway.smoke() == 1
+    failure = capsys.readouterr().out.splitlines()[-1]
+    assert failure.startswith(f"The step '{step}' failed: ")
+    assert reason in failure
+    assert gateway.kept == {}
+
+
+@pytest.mark.parametrize("path", [AGENTS, SESSIONS, FORM])
+@pytest.mark.parametrize(("status", "remains"), [(503, True), (403, False)])
+def test_an_item_may_remain_after_an_error_of_the_server_but_not_after_a_refusal(
+    gateway: ScriptedGateway, capsys: pytest.CaptureFixture[str], path: str, status: int, remains: bool
+) -> None:
+    gateway.faults["POST", "/" if path == FORM else path] = lambda: refusal(status, "internal_error")
+    assert gateway.smoke() == 1
+    assert ("may be in work" in capsys.readouterr().out) is remains
+
+
 @pytest.mark.parametrize("reply", ["n", "", None])
 def test_nothing_is_sent_without_a_yes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, reply: str | None
