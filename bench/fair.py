@@ -56,10 +56,12 @@ _AGENT: Final = "name: fair\nmodel: fair-model\ndescription: Answers late.\nsyst
 
 
 def answer(body: Body) -> Completion:
-    """Answer after the seconds that the last message names, or else as late as a model."""
+    """Answer in the seconds that the last message names, with a word in each, or else as late as a model."""
     text = str(body["messages"][-1]["content"])
     _, _, seconds = text.rpartition("wait ")
-    return Completion({"content": "Done."}, pause=float(seconds) if seconds.isdigit() else MODEL_SECONDS)
+    if seconds.isdigit():
+        return Completion({"content": "word " * int(seconds)}, pause=1.0)
+    return Completion({"content": "Done."}, pause=MODEL_SECONDS)
 
 
 def embed(text: str) -> Sequence[float]:
