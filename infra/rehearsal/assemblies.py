@@ -13,9 +13,12 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import yaml
 
 from infra.bundling import LAMBDA, Target, requirements_for
 from infra.rehearsal.processes import ROOT, RehearsalFailed, run
@@ -24,6 +27,15 @@ ENVIRONMENT: Final = "prod"
 FIRST_KEPT: Final = "fd68cd0b7c0c"
 """The last commit before most of the work on deployments. Its API is one body: nothing leads back to the form before (030)."""
 _INFRA_PYTHON: Final = ROOT / ".venv-infra" / "bin" / "python"
+_ENVIRONMENTS: Final = Path(os.environ.get("SPASS_ENVIRONMENTS") or ROOT / "environments.yaml")
+CHANGED_PATH: Final = "/rehearsal"
+_CHANGED: Final = f"""
+import dataclasses, runpy
+from infra import routes
+changed = [dataclasses.replace(row, path="{CHANGED_PATH}") if row.path == "/healthz" else row for row in routes.ROUTES]
+routes.ROUTES = tuple(changed)
+runpy.run_path("app.py", run_name="__main__")
+"""
 _LINKED: Final = (".venv", ".venv-infra", "node_modules")
 
 
@@ -54,7 +66,20 @@ class Assemblies:
         output = self._cache / "now"
         self._synthesise(ROOT, output)
         _remove_unused_assets(output)
-        return self._copy(output, "now", (ROOT / "requirements" / "runtime.txt").read_text(encoding="utf-8"))
+        return self.copy(output, "now", (ROOT / "requirements" / "runtime.txt").read_text(encoding="utf-8"))
+
+    def changed(self, table: str) -> Path:
+        """Return the assembly of the code with another path for ``/healthz``, in which the gateway uses ``table``."""
+        output, file = self._home / "changed-synthesis", self._home / "environments.yaml"
+        output.mkdir()
+        for asset in (self._cache / "now").glob("asset.*"):
+            (output / asset.name).symlink_to(asset)
+        settings = yaml.safe_load(_ENVIRONMENTS.read_text(encoding="utf-8")) if _ENVIRONMENTS.exists() else None
+        settings = settings or {}
+        settings[ENVIRONMENT] = {**(settings.get(ENVIRONMENT) or {}), "restored": {"table": table}}
+        file.write_text(yaml.safe_dump(settings), encoding="utf-8")
+        self._synthesise(ROOT, output, program=("-c", _CHANGED), environments=file)
+        return self.copy(output, "changed", (ROOT / "requirements" / "runtime.txt").read_text(encoding="utf-8"))
 
     def kept(self) -> tuple[Kept, Path]:
         """Return the last release and a copy of its assembly."""
@@ -72,7 +97,7 @@ class Assemblies:
         pinned = subprocess.run(
             ["git", "show", f"{commit}:requirements/runtime.txt"], cwd=ROOT, check=True, capture_output=True, text=True
         ).stdout
-        return Kept(commit=commit, archive=release.archive), self._copy(_assembly_in(output), "kept", pinned)
+        return Kept(commit=commit, archive=release.archive), self.copy(_assembly_in(output), "kept", pinned)
 
     def _synthesise_commit(self, commit: str, output: Path) -> None:
         """Synthesise an earlier commit with the environments of this one."""
@@ -85,7 +110,9 @@ class Assemblies:
         self._synthesise(checkout, output)
         shutil.rmtree(checkout)
 
-    def _synthesise(self, root: Path, output: Path) -> None:
+    def _synthesise(
+        self, root: Path, output: Path, *, program: Sequence[str] = ("app.py",), environments: Path | None = None
+    ) -> None:
         (output / "manifest.json").unlink(missing_ok=True)
         environment = {
             **os.environ,
@@ -96,13 +123,15 @@ class Assemblies:
             "SPASS_CONFIG": str(self._config / "gateway.yaml"),
             "SPASS_AGENTS": str(self._config / "agents"),
         }
+        if environments is not None:
+            environment["SPASS_ENVIRONMENTS"] = str(environments)
         run([sys.executable, "-m", "local.validate"], log=self._log, environment=environment, cwd=root)
-        run([_INFRA_PYTHON, "app.py"], log=self._log, environment=environment, cwd=root)
+        run([_INFRA_PYTHON, *program], log=self._log, environment=environment, cwd=root)
 
-    def _copy(self, assembly: Path, name: str, pinned: str) -> Path:
+    def copy(self, assembly: Path, name: str, pinned: str) -> Path:
         """Copy an assembly by links, and replace in the copy what this machine cannot run or the rehearsal must know."""
         copy = self._home / name
-        shutil.copytree(assembly, copy, copy_function=os.link, ignore=shutil.ignore_patterns(".cache"))
+        shutil.copytree(assembly, copy, copy_function=_link_or_copy, ignore=shutil.ignore_patterns(".cache"))
         for packages in copy.glob("asset.*/python"):
             if self._target.machine != LAMBDA.machine and any(packages.rglob("*.so")):
                 self._replace_native(packages, pinned)
@@ -144,6 +173,14 @@ class Assemblies:
         for old in self._cache.glob("kept-*"):
             shutil.rmtree(old)
         output.mkdir()
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    """Link a file of a bundle. The next synthesis writes a template into the file that there is, so copy it."""
+    if ".json" in Path(source).suffixes and not any(part.startswith("asset.") for part in Path(source).parts):
+        shutil.copyfile(source, target)
+    else:
+        os.link(source, target)
 
 
 def last_release(folder: Path) -> Kept:

@@ -9,6 +9,8 @@ from typing import Final
 
 _CORRECTIONS: Final = "tests/unit/infra/rehearsal/test_corrections.py"
 _EMULATED: Final = "tests/unit/infra/rehearsal/test_emulated.py"
+_ASSEMBLIES: Final = "tests/unit/infra/rehearsal/test_assemblies.py"
+_FUNCTIONS: Final = "tests/unit/infra/rehearsal/test_functions.py"
 _LIVE: Final = "a live account alone"
 
 
@@ -68,5 +70,59 @@ DIFFERENCES: Final = (
         proof=f"{_CORRECTIONS}::test_the_emulator_alone_makes_another_api_of_a_changed_body",
         held_by=_LIVE,
         correction="overwrite_bodies_in_place",
+    ),
+    Difference(
+        name="streams",
+        reason="The emulator sends an answer when it is whole. The rehearsal sends each piece as the function writes it.",
+        proof=f"{_EMULATED}::test_the_emulator_alone_does_not_stream",
+        held_by=_LIVE,
+    ),
+    Difference(
+        name="web adapter",
+        reason="Its layer is another account's, so the rehearsal forwards requests to the servers by itself.",
+        proof=f"{_EMULATED}::test_the_emulator_alone_does_not_have_the_web_adapter",
+        held_by=_LIVE,
+    ),
+    Difference(
+        name="permissions",
+        reason="No policy is enforced: each call of a function succeeds, whatever its role allows.",
+        proof="differences",
+        held_by="tests/infra/test_permissions.py",
+    ),
+    Difference(
+        name="deployments of the API",
+        reason="A stage serves what the API is now, and not what it was when it was deployed.",
+        proof="differences",
+        held_by=_LIVE,
+    ),
+    Difference(
+        name="processor",
+        reason="Compiled packages are those of this machine's processor, of the same pinned versions.",
+        proof=f"{_ASSEMBLIES}::test_a_copy_has_the_packages_of_this_machine",
+        held_by="tests/infra/test_bundles.py",
+    ),
+    Difference(
+        name="operator's files",
+        reason="gateway.yaml and the agents are the rehearsal's, because it knows no token and no model of yours.",
+        proof=f"{_ASSEMBLIES}::test_a_copy_has_the_files_of_the_rehearsal",
+        held_by="tests/unit/local/test_validate.py",
+    ),
+    Difference(
+        name="idle functions",
+        reason="They go on between invocations, where Lambda freezes them.",
+        proof=f"{_FUNCTIONS}::test_an_idle_instance_is_not_frozen",
+        held_by=_LIVE,
+    ),
+    Difference(
+        name="memory of functions",
+        reason="It is not limited, and each has all cores.",
+        proof=f"{_FUNCTIONS}::test_a_function_gets_more_memory_than_it_has",
+        held_by=_LIVE,
+    ),
+    Difference(
+        name="mount namespaces",
+        reason="Where the user may not make them, a function's folders are under a prefix, and it can write into them.",
+        proof=f"{_FUNCTIONS}::test_a_function_under_a_prefix_can_write_into_its_code",
+        held_by=_LIVE,
     ),
 )

@@ -111,6 +111,7 @@ class Instance:
         self._port = _free_port() if function.streams else 0
         self._log = folder / f"{function.name}-{uuid4().hex[:8]}.log"
         self._logged = 0
+        self._connection: http.client.HTTPConnection | None = None
         self._prefix = None if can_mount() else folder / f"root-{uuid4().hex[:8]}"
         variables = self._variables(environment)
         command = ["/bin/bash", f"{variables['LAMBDA_TASK_ROOT']}/run.sh"]
@@ -125,7 +126,11 @@ class Instance:
                 stderr=log,
             )
         if function.streams:
-            self._wait_until_it_listens()
+            try:
+                self._wait_until_it_listens()
+            except FunctionFailed:
+                self.end()
+                raise
 
     def invoke(self, event: Json, request_id: str) -> Json:
         """Return the answer to ``event``.
@@ -135,8 +140,14 @@ class Instance:
         """
         return self._forward(event) if self.function.streams else self._call(event, request_id)
 
+    def close(self) -> None:
+        """Close the connection to the server."""
+        if self._connection is not None:
+            self._connection.close()
+
     def end(self) -> None:
         """End the process and what it has started, and remove its files."""
+        self.close()
         self._process.kill()
         self._process.wait()
         for stream in filter(None, (self._process.stdin, self._process.stdout)):
@@ -228,7 +239,7 @@ class Instance:
         Raises:
             FunctionFailed: the server does not answer.
         """
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=self.function.seconds)
+        connection = self._connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=self.function.seconds)
         query = [
             (name, value) for name, values in (event.get("multiValueQueryStringParameters") or {}).items() for value in values
         ]
@@ -247,8 +258,9 @@ class Instance:
 
     def _forward(self, event: Json) -> Json:
         """Return the whole answer of the server."""
-        with self.request(event) as answer:
-            body = answer.read()
+        answer = self.request(event)
+        body = answer.read()
+        self.close()
         return {
             "statusCode": answer.status,
             "multiValueHeaders": headers_of(answer),
@@ -326,9 +338,9 @@ class Host:
 
     def _pieces(self, instance: Instance, answer: http.client.HTTPResponse) -> Iterator[bytes]:
         try:
-            with answer:
-                while piece := answer.read1(_PIECE_BYTES):
-                    yield piece
+            while piece := answer.read1(_PIECE_BYTES):
+                yield piece
+            instance.close()
         except BaseException:
             self._drop(instance)
             raise

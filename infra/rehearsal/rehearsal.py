@@ -4,6 +4,7 @@ import hashlib
 import json
 import secrets
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -84,16 +85,17 @@ class Rehearsal:
     """The assembly of the last release."""
     session: str = field(init=False)
     """A session that the last release has written."""
+    scheduled: str = field(init=False)
+    """The path of a managed agent that runs by a schedule."""
 
     def cdk(self, *arguments: str, app: Path) -> str:
         """Run the CDK's command line with an assembly, and return what it prints."""
         command: list[str | Path] = [_CDK, *arguments, "--app", app, "--ci", "--no-color", "--no-notices", "--progress", "events"]
         return run(command, log=self.log, environment=self.emulator.variables())
 
-    def deploy(self, assembly: Path) -> str:
-        """Deploy both stacks as an operator does, and return what the CDK prints."""
-        stacks = f"Spass-{ENVIRONMENT}-*"
-        return self.cdk("deploy", stacks, "--require-approval", "never", "--asset-parallelism", "true", app=assembly)
+    def deploy(self, assembly: Path, *, stacks: Sequence[str] = (f"Spass-{ENVIRONMENT}-*",)) -> str:
+        """Deploy stacks as an operator does, by default all, and return what the CDK prints."""
+        return self.cdk("deploy", *stacks, "--require-approval", "never", "--asset-parallelism", "true", app=assembly)
 
     def operate(self, *arguments: str) -> str:
         """Run a command of the operator, and return what it prints."""

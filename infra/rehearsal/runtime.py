@@ -5,6 +5,7 @@ or ``{"error": {"errorType", "errorMessage"}}``. This runs with nothing but the 
 """
 
 import importlib
+import io
 import json
 import os
 import sys
@@ -45,6 +46,8 @@ def main() -> None:
     lines, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # what a handler prints is its log
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
     faults = types.ModuleType("awslambdaric.lambda_runtime_exception")
     faults.__dict__["FaultException"] = FaultException
     sys.modules[faults.__name__] = faults

@@ -2,13 +2,16 @@
 
 import contextlib
 import json
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from botocore.exceptions import ClientError
 
-from infra.rehearsal.assemblies import ENVIRONMENT
+from infra.rehearsal import probes, use
+from infra.rehearsal.assemblies import CHANGED_PATH, ENVIRONMENT
 from infra.rehearsal.emulator import REGION
 from infra.rehearsal.processes import RehearsalFailed
 from infra.rehearsal.rehearsal import ACCOUNT, AGENT, API_STACK, DATA_STACK, KEY, MODEL, Json, Rehearsal
@@ -51,15 +54,25 @@ def _data(rehearsal: Rehearsal) -> str:
     rehearsal.session = rehearsal.call("POST", _SESSIONS, {"title": "rehearsal"}, status=201)["id"]
     turn = {"message_id": "first", "session_id": rehearsal.session, "messages": [{"role": "user", "content": _TEXT}]}
     rehearsal.stream(f"/c1/agents/{AGENT}/chat", turn)
-    return "a session with a turn"
+    rehearsal.scheduled = use.schedule(rehearsal)
+    return "a session with a turn, and a managed agent with a schedule"
 
 
 def _upgrade(rehearsal: Rehearsal) -> str:
-    """Deploy the code as it is, and read what the last release has written."""
+    """Deploy the code as it is while a turn streams and a file is ingested, and read what the last release has written."""
     before, url = stored_resources(rehearsal), rehearsal.url
-    rehearsal.deploy(rehearsal.now)
+    file = use.upload(rehearsal, "large.md", use.large_text())
+    with ThreadPoolExecutor(1) as pool:
+        deployment = pool.submit(rehearsal.deploy, rehearsal.now)
+        while not deployment.done() and _status(rehearsal, API_STACK) != "UPDATE_IN_PROGRESS":
+            time.sleep(0.2)
+        stream = use.OpenStream.start(rehearsal)
+        deployment.result()
+    deployed = time.monotonic()
     _expect_kept(rehearsal, before, url)
-    return "the same URL and stored resources; the session is whole"
+    after = stream.finish(deployed)
+    documents = use.wait_for(rehearsal, file)["documents_ingested"]
+    return f"the stream's last {after} events and the file's end came after it ({documents} documents); nothing stored is lost"
 
 
 def _repetition(rehearsal: Rehearsal) -> str:
@@ -74,9 +87,50 @@ def _smoke(rehearsal: Rehearsal) -> str:
     return printed.strip().splitlines()[-1]
 
 
-def _back(rehearsal: Rehearsal) -> str:
+def _changed_route(rehearsal: Rehearsal) -> str:
+    """Deploy another path of a route, and a table that an operator has restored. The data stack stays as it is."""
     before, url = stored_resources(rehearsal), rehearsal.url
-    rehearsal.deploy(rehearsal.kept)
+    table = _restore_table(rehearsal)
+    rehearsal.deploy(rehearsal.assemblies.changed(table))
+    _expect_kept(rehearsal, before, url)
+    # The function itself knows only its own path, but it is asked.
+    for path, expected in ((CHANGED_PATH, True), ("/healthz", False)):
+        with rehearsal.gateway() as gateway:
+            if use.is_of_a_function(gateway.get(path)) is not expected:
+                raise RehearsalFailed(f"{path} leads to {'no' if expected else 'a'} function.")
+    rehearsal.call("POST", _SESSIONS, {"title": "restored"}, status=201)
+    counts = [_count(rehearsal, name) for name in (table, rehearsal.output(DATA_STACK, "TableName"))]
+    if counts[0] <= counts[1]:
+        raise RehearsalFailed(f"The gateway does not write into the restored table: {counts}")
+    return "the new path answers, the old one is gone, and the restored table is used"
+
+
+def _restore_table(rehearsal: Rehearsal) -> str:
+    """Return the name of a new table with the items of the gateway's."""
+    dynamodb, name = rehearsal.client("dynamodb"), "rehearsal-restored"
+    source = rehearsal.output(DATA_STACK, "TableName")
+    form = dynamodb.describe_table(TableName=source)["Table"]
+    dynamodb.create_table(
+        TableName=name,
+        BillingMode="PAY_PER_REQUEST",
+        KeySchema=form["KeySchema"],
+        AttributeDefinitions=form["AttributeDefinitions"],
+    )
+    for page in dynamodb.get_paginator("scan").paginate(TableName=source):
+        for item in page["Items"]:
+            dynamodb.put_item(TableName=name, Item=item)
+    return name
+
+
+def _count(rehearsal: Rehearsal, table: str) -> int:
+    pages = rehearsal.client("dynamodb").get_paginator("scan").paginate(TableName=table, Select="COUNT")
+    return sum(page["Count"] for page in pages)
+
+
+def _back(rehearsal: Rehearsal) -> str:
+    """Deploy the API of the last release. What is stored stays in its newer form (decision 032)."""
+    before, url = stored_resources(rehearsal), rehearsal.url
+    rehearsal.deploy(rehearsal.kept, stacks=(API_STACK, "--exclusively"))
     _expect_kept(rehearsal, before, url)
     return "the last release reads the session too"
 
@@ -86,15 +140,18 @@ def _removal(rehearsal: Rehearsal) -> str:
     before = stored_resources(rehearsal)
     rehearsal.cdk("destroy", API_STACK, "--exclusively", "--force", app=rehearsal.now)
     with contextlib.suppress(ClientError):
-        status = rehearsal.stacks().describe_stacks(StackName=API_STACK)["Stacks"][0]["StackStatus"]
-        if status != "DELETE_COMPLETE":
+        if (status := _status(rehearsal, API_STACK)) != "DELETE_COMPLETE":
             raise RehearsalFailed(f"The stack {API_STACK} is {status}.", rehearsal.log)
     if stored_resources(rehearsal) != before:
         raise RehearsalFailed("The removal of the API changed stored resources.", rehearsal.log)
-    items = rehearsal.client("dynamodb").scan(TableName=rehearsal.output(DATA_STACK, "TableName"), Select="COUNT")["Count"]
+    items = _count(rehearsal, rehearsal.output(DATA_STACK, "TableName"))
     if not items:
         raise RehearsalFailed("The table is empty after the removal of the API.")
     return f"the table has {items} items"
+
+
+def _status(rehearsal: Rehearsal, stack: str) -> str:
+    return str(rehearsal.stacks().describe_stacks(StackName=stack)["Stacks"][0]["StackStatus"])
 
 
 def stored_resources(rehearsal: Rehearsal) -> dict[str, str]:
@@ -145,6 +202,11 @@ STEPS: Final[tuple[Step, ...]] = (
     Step("upgrade", _upgrade),
     Step("repetition", _repetition),
     Step("operate smoke", _smoke),
+    Step("routes", use.routes),
+    Step("schedule", lambda rehearsal: use.scheduled_run(rehearsal, rehearsal.scheduled)),
+    Step("sweep", use.sweep),
+    Step("differences", probes.differences),
+    Step("changed route", _changed_route),
     Step("back", _back),
     Step("removal", _removal),
 )
