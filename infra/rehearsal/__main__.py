@@ -1,6 +1,7 @@
 """`python -m infra.rehearsal` (`make rehearse`): deploy, use, upgrade and remove the gateway in an emulator of its own."""
 
 import argparse
+import fcntl
 import shutil
 import signal
 import sys
@@ -23,6 +24,7 @@ from infra.rehearsal.rehearsal import Rehearsal, new_token, write_operators_file
 from infra.rehearsal.steps import STEPS, Step
 
 _CACHE: Final = ROOT / ".cache" / "rehearsal"
+_RUN: Final = "run-"
 _FAILURES: Final = _CACHE / "failed"
 _EXPECTED: Final = (RehearsalFailed, BundlingFailed, BotoCoreError, ClientError, httpx.HTTPError, LookupError, OSError)
 
@@ -34,15 +36,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     port: int | None = parser.parse_args(arguments).port
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
-    start = time.monotonic()
-    shutil.rmtree(_FAILURES, ignore_errors=True)
-    with TemporaryDirectory(prefix="spass-rehearsal-", ignore_cleanup_errors=True) as folder:
-        status = _rehearse(Path(folder), port)
-        if status == 0:
-            print(f"All steps passed in {time.monotonic() - start:.0f} s.")
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    with (_CACHE / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("Another rehearsal of this checkout is running.")
+            return 1
+        status = _run(port)
     print(f"\nWhat differs from AWS ({len(DIFFERENCES)}):")
     for difference in DIFFERENCES:
         print(f"- {difference.name}: {difference.reason}")
+    return status
+
+
+def _run(port: int | None) -> int:
+    """Rehearse in a new folder of the cache, whose files can be linked into it. Return the exit status."""
+    start = time.monotonic()
+    for left in (_FAILURES, *_CACHE.glob(f"{_RUN}*")):  # by one that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    with TemporaryDirectory(prefix=_RUN, dir=_CACHE, ignore_cleanup_errors=True) as folder:
+        status = _rehearse(Path(folder), port)
+    if status == 0:
+        print(f"All steps passed in {time.monotonic() - start:.0f} s.")
     return status
 
 
