@@ -5,8 +5,8 @@
 Each route is called twice, and the second, warm call counts. ``rounds`` is how many table calls stand one behind the other before
 the model is asked (or before the answer, where none is): what a client waits for. Capacity is as the emulator reports it
 (consistent reads of up to 4 KB and writes of up to 1 KB are one unit, transactions cost double). The last rows are of a tenant
-that has limits of its own. ``--write`` keeps the counts for ``make costs``. Below are the processor times of a turn with and
-without subscribers of its events (``bench.bus``).
+that has limits of its own. ``--write`` keeps the counts for ``make costs``. Below are a tenant's first requests in a session of
+its role, as in a deployment, and the processor times of a turn with and without subscribers of its events (``bench.bus``).
 """
 
 import argparse
@@ -32,6 +32,7 @@ from infra.costs.requests import SWEEP, Counted, route_label, write_counts
 from infra.routes import ROUTES, Route
 from spass.approvals.record import Approval, StoredCall
 from spass.approvals.store import put_approval
+from spass.aws.clients import Aws
 from spass.core.ids import AgentName, Operator, OperatorId, SessionId, TenantId, UserId, new_id
 from spass.core.time import Deadline, now
 from spass.memory.state import state_creation
@@ -39,6 +40,7 @@ from spass.store import keys
 from spass.store.invocation import PendingCall, ServiceCall
 from spass.store.writes import Update
 from spass.testing.faults import FaultPlan, inject
+from spass.web.services import Services
 
 T = TypeVar("T")
 READS = frozenset({"GetItem", "Query"})
@@ -186,6 +188,7 @@ async def measure() -> None:
         for route in (route for route in ROUTES if route.module in LIMITED):
             await show(client, route, world, "limits")
         await count_sweep()
+        await show_sessions(client)
 
 
 async def count_sweep() -> None:
@@ -199,6 +202,24 @@ async def count_sweep() -> None:
         assert isinstance(plan, Recorder)
         await work(app.state.services, {}, Deadline.after(600))
     COUNTS[SWEEP] = counted(plan, LOG.take(), 0)
+
+
+async def show_sessions(client: httpx.AsyncClient) -> None:
+    """Print how often a tenant's first and second request in a worker call STS, and how long they take, with the role that a
+    deployment has."""
+    from bench.gateway import app
+
+    services: Services = app.state.services
+    settings = services.settings
+    services.aws = Aws(table=settings.table, bucket=settings.bucket, tenant_role="arn:aws:iam::000000000000:role/bench")
+    services.aws.connect()
+    for name in ("first", "second"):
+        began = time.perf_counter()
+        with inject(Recorder()) as plan:
+            (await client.get("/a1/rag/indices/bench")).raise_for_status()
+        sessions = sum(call.service == "sts" for call in plan.calls)
+        took = 1000 * (time.perf_counter() - began)
+        print(f"{name} request of a tenant with a session of its role: {sessions} calls of STS, {took:.0f} ms", file=TABLE)
 
 
 def counted(plan: Recorder, log: list[str], answer_bytes: int) -> Counted:

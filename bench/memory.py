@@ -18,13 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, NoReturn
 
 import numpy as np
 
 from bench.processes import silence_logs, with_one_thread
 from bench.search import Vectors, normal_rows
-from spass.aws.bucket import S3Objects
+from spass.aws.bucket import S3Access, S3Objects
 from spass.aws.clients import Aws
 from spass.core.ids import DocumentId, IndexId, TenantId
 from spass.rag.index.cache import ObjectCache
@@ -50,9 +50,6 @@ from spass.rag.search.blocks import Residency, choose_residency
 from spass.rag.search.nearest_neighbors import VectorQuery, find_nearest
 from spass.store.tenant_store import TenantStore
 
-if TYPE_CHECKING:
-    from mypy_boto3_s3 import S3Client
-
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 MAX_QUERIES: Final = 2_000  # until everything is in memory
 _MADE_ROWS: Final = 64  # made up together
@@ -66,7 +63,7 @@ class RandomSegments(S3Objects):
     """A bucket of segments of ``rows`` random vectors, each of which has the length 1. It makes up what is read."""
 
     def __init__(self, rows: int, dimensions: int) -> None:
-        super().__init__(_no_client, "", TenantId("bench"))
+        super().__init__(S3Access(_no_client, _no_client), "", TenantId("bench"))
         self.rows = rows
         self.dimensions = dimensions
         self.reads = 0
@@ -123,7 +120,7 @@ class RandomSegments(S3Objects):
         return encode_codes(self._rows(segment, 0, -(-self.rows // _MADE_ROWS)))
 
 
-def _no_client() -> "S3Client":
+def _no_client() -> NoReturn:
     raise AssertionError
 
 

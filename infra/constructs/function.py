@@ -38,7 +38,7 @@ class FunctionKind(Enum):
 
 class Function(Construct):
     """The Lambda function of a route or a worker, on arm64. It has its own log group. Functions with the same permissions share a
-    role.
+    role, and the ``tenant_role`` that it assumes to reach tenants' data, if they need any.
 
     ``modules`` are the modules of its routes; only a short function can serve several. ``embeds`` adds the weights of the
     embedded model, ``swagger_ui`` the files of the page at /docs, ``edits`` the editor. ``sandbox`` is the name of the function
@@ -58,6 +58,7 @@ class Function(Construct):
         code: lambda_.Code,
         layers: Layers,
         role: iam.Role,
+        tenant_role: str | None,
         environment: Mapping[str, str],
         memory: int,
         kind: FunctionKind,
@@ -88,6 +89,8 @@ class Function(Construct):
             "AWS_STS_REGIONAL_ENDPOINTS": "regional",
         }
         attached: list[lambda_.ILayerVersion] = [layers.runtime]
+        if tenant_role is not None:
+            variables["SPASS_TENANT_ROLE"] = tenant_role
         if embeds:
             variables["SPASS_MODEL"] = "/opt/model"
             attached.append(layers.model)

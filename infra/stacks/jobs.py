@@ -56,11 +56,12 @@ class JobsStack(NestedStack):
         self.functions: dict[str, Function] = {}
         workers = {worker.trigger: worker for worker in WORKERS if worker.trigger is not Trigger.HOURLY}
         keys, code = environment.keys_path, self._sandbox.function_arn
-        roles = Roles(self, "StepRoles", stored=stored, schedules=schedules, keys_path=keys, sandbox=code)
+        # The ids are new for the reason of ``SurfaceStack``.
+        roles = Roles(self, "StepAccess", stored=stored, schedules=schedules, keys_path=keys, sandbox=code)
         self.compaction = self._machine(self._add_worker(workers[Trigger.COMPACTION], roles))
         self._variables["SPASS_COMPACTION_MACHINE"] = self.compaction.arn
         roles = Roles(
-            self, "Roles", stored=stored, schedules=schedules, keys_path=keys, sandbox=code, compaction=self.compaction.arn
+            self, "Access", stored=stored, schedules=schedules, keys_path=keys, sandbox=code, compaction=self.compaction.arn
         )
         # One message per invocation: a message is a file or a part of one, and one file must not wait for another.
         jobs = self._add_worker(workers[Trigger.JOBS], roles)
@@ -96,7 +97,8 @@ class JobsStack(NestedStack):
             modules=[f"functions.workers.{worker.module}"],
             code=self._code,
             layers=self._layers,
-            role=role,
+            role=role.own,
+            tenant_role=role.twin,
             environment=self._variables,
             memory=worker.memory,
             kind=FunctionKind.WORKER,
@@ -109,9 +111,9 @@ class JobsStack(NestedStack):
             log_removal=environment.log_removal,
             reserved_concurrency=one_more(steps) if steps else None,
         )
-        function.log_group.grant_write(role)
+        function.log_group.grant_write(role.own)
         for statement in export_statements(self, environment.traces):
-            role.add_to_policy(statement)
+            role.own.add_to_policy(statement)
         self.functions[worker.function_name] = function
         return function
 

@@ -58,7 +58,8 @@ class SurfaceStack(NestedStack):
         self._sandbox = sandbox.resource
         self._roles = Roles(
             self,
-            "Roles",
+            # With the id of the release before twins, functions of that release would lose their rights before they are replaced.
+            "Access",
             stored=stored,
             schedules=schedules,
             keys_path=environment.keys_path,
@@ -90,7 +91,8 @@ class SurfaceStack(NestedStack):
             modules=[f"functions.{route.module}" for route in routes],
             code=function_code(self, page=True) if Permission.PAGE in permissions else self._code,
             layers=self._layers,
-            role=role,
+            role=role.own,
+            tenant_role=role.twin,
             environment=self._variables | ({"SPASS_RELEASE": release()} if Permission.RELEASE in permissions else {}),
             memory=max(route.memory for route in routes),
             kind=FunctionKind.STREAMING if long else FunctionKind.SHORT,
@@ -103,9 +105,9 @@ class SurfaceStack(NestedStack):
             log_removal=environment.log_removal,
             reserved_concurrency=None if is_retired else environment.followers_of(first.module),
         )
-        function.log_group.grant_write(role)
+        function.log_group.grant_write(role.own)
         for statement in export_statements(self, environment.traces):
-            role.add_to_policy(statement)
+            role.own.add_to_policy(statement)
         return function
 
     def _acknowledge(self) -> None:

@@ -24,10 +24,33 @@ from tests.functions.operator_runs import add_operators
 from tests.functions.state_machine import StateMachinePlayer
 from tests.functions.waiting_agents import Clerk
 from tests.functions.workspace_client import WorkspaceClient
+from tests.recorded_rights import FILE, known_rights, recording
 from tests.recording_runtime import RecordingRuntime
 from tests.simulated.chats import Chats, virtual_clocks
 from tests.unit.sandbox.foreign.stand_ins import StandIns
 from tests.unit.virtual_time import BACKEND, VirtualLoop
+
+
+@pytest.fixture(scope="session")
+def _unrecorded() -> Iterator[list[str]]:
+    """Return the calls that functions made and that ``tests/infra/recorded_rights.json`` does not have."""
+    unrecorded: list[str] = []
+
+    def record(function: str, right: str) -> None:
+        if right not in known_rights().get(function, ()):
+            unrecorded.append(f"{function}: {right}")
+
+    with recording(record):
+        yield unrecorded
+
+
+@pytest.fixture(autouse=True)
+def _check_rights(_unrecorded: list[str]) -> Iterator[None]:
+    """Fail if a function made a call whose right is not recorded. The roles of the function must allow it: add it to the file."""
+    yield
+    found = sorted(set(_unrecorded))
+    _unrecorded.clear()
+    assert found == [], f"{FILE.name} does not have these calls"
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import boto3
 import pytest
@@ -58,6 +59,8 @@ def put(key: str, body: bytes) -> str:
     """Store an object and return the body of the message with its event."""
     answer = boto3.client("s3").put_object(Bucket=BUCKET, Key=key, Body=body)
     entry = {"key": key, "size": len(body), "eTag": answer["ETag"], "sequencer": "01"}
+    if "VersionId" in answer:
+        entry["versionId"] = answer["VersionId"]
     return json.dumps({"Records": [{"eventName": "ObjectCreated:Post", "s3": {"bucket": {"name": BUCKET}, "object": entry}}]})
 
 
@@ -84,6 +87,15 @@ def test_documents_of_an_uploaded_file_are_found_by_a_query(gateway: Gateway, qu
     assert gateway.send("GET", f"{UPLOADS}/{ticket['upload_id']}", token="other-token").code == "upload_not_found"
     embedded = next(record for record in gateway.records() if record["route"] == "ingest")
     assert (embedded["token_id"], embedded["user"]) == ("demo-user", "ada")
+
+
+def test_a_file_is_read_in_the_version_of_its_event(gateway: Gateway, queue: WorkerFunction) -> None:
+    boto3.client("s3").put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+    first = put("uploads/demo/books/a.txt", b"Berlin is a city.")
+    put("uploads/demo/books/a.txt", b"Rome is a city.")
+    assert invoke(queue, messages(first)) == {"batchItemFailures": []}
+    (document,) = gateway.send("GET", "/a1/rag/indices/books/documents").json["documents"]
+    assert gateway.send("GET", f"/a1/rag/indices/books/documents/{quote(document['id'])}").json["text"] == "Berlin is a city."
 
 
 def test_the_answer_lists_only_the_messages_that_the_queue_must_deliver_again(gateway: Gateway, queue: WorkerFunction) -> None:

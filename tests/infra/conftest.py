@@ -152,6 +152,17 @@ class Deployment:
         (stack,) = [one for one in self.nested() if role in one["Resources"] and _runs(one, function)]
         return statements_of(stack, role)
 
+    def twin_statements(self, function: str) -> list[dict[str, Any]]:
+        """Return the statements of the role that this function assumes for tenants' data, or none."""
+        variables = self.functions()[function]["Environment"]["Variables"]
+        if "SPASS_TENANT_ROLE" not in variables:
+            return []
+        role = variables["SPASS_TENANT_ROLE"]["Fn::GetAtt"][0]
+        (stack,) = [one for one in self.nested() if role in one["Resources"] and _runs(one, function)]
+        (policy,) = stack["Resources"][role]["Properties"]["Policies"]
+        statements: list[dict[str, Any]] = policy["PolicyDocument"]["Statement"]
+        return statements
+
     def queues(self) -> dict[str, Queues]:
         """Return every work queue by the name of the export with its ARN."""
         queues = {name: queue["Properties"] for name, queue in self.resources("AWS::SQS::Queue")}
@@ -190,6 +201,10 @@ class Deployment:
     def actions(self, function: str) -> set[str]:
         """Return every action that the role of this function allows."""
         return {action for statement in self.statements(function) for action in actions_of(statement)}
+
+    def twin_actions(self, function: str) -> set[str]:
+        """Return every action that the role allows which this function assumes for tenants' data."""
+        return {action for statement in self.twin_statements(function) for action in actions_of(statement)}
 
 
 def statements_of(template: Template, role: str) -> list[dict[str, Any]]:

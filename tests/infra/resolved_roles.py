@@ -1,5 +1,6 @@
 """Every role of a deployment, with its policies as AWS gets them: without references to other resources and stacks."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,13 +28,16 @@ _GLOBAL: Final = {"iam"}
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A role. ``functions`` are the names of the functions that have it; ``arn`` and ``name`` are those of its stack and id."""
+    """A role. ``functions`` are the names of the functions that have it, and ``twin`` is the ARN of the role that they assume.
+    ``twin_of`` are the names of the functions that assume this one. ``name`` is that of its stack and its logical id."""
 
     name: str
     arn: str
     trust: tuple[Statement, ...]
     statements: tuple[Statement, ...]
     functions: frozenset[str]
+    twin: str | None
+    twin_of: frozenset[str]
 
 
 class Resolver:
@@ -44,6 +48,10 @@ class Resolver:
         nested = {"jobs": deployment.jobs, "permissions": deployment.permissions, "subscriptions": deployment.subscriptions}
         surfaces = {str(surface): template for surface, template in deployment.surfaces.items()}
         self._stacks: dict[str, Template] = {"data": deployment.data, "api": deployment.api, **nested, **surfaces}
+
+    @property
+    def region(self) -> str:
+        return self._deployment.environment.region
 
     def roles(self) -> list[Role]:
         """Return the roles of all stacks."""
@@ -112,17 +120,18 @@ class Resolver:
             for one in resources
             if one["Type"] == "AWS::IAM::Policy" and {"Ref": logical_id} in one["Properties"]["Roles"]
         ]
-        functions = {
-            function_name(one["Properties"])
-            for one in resources
-            if one["Type"] == "AWS::Lambda::Function" and one["Properties"]["Role"] == {"Fn::GetAtt": [logical_id, "Arn"]}
-        }
+        arn = {"Fn::GetAtt": [logical_id, "Arn"]}
+        functions = [one["Properties"] for one in resources if one["Type"] == "AWS::Lambda::Function"]
+        mine = [one for one in functions if one["Role"] == arn]
+        assumed = {json.dumps(_assumed(one)) for one in mine} - {"null"}
         return Role(
             f"{stack}/{logical_id}",
-            self.value(stack, {"Fn::GetAtt": [logical_id, "Arn"]}),
+            self.value(stack, arn),
             self._statements(stack, properties["AssumeRolePolicyDocument"]),
             tuple(statement for document in documents for statement in self._statements(stack, document)),
-            frozenset(functions),
+            frozenset(map(function_name, mine)),
+            self.value(stack, json.loads(assumed.pop())) if assumed else None,
+            frozenset(function_name(one) for one in functions if _assumed(one) == arn),
         )
 
     def _statements(self, stack: str, document: Mapping[str, Any]) -> tuple[Statement, ...]:
@@ -139,7 +148,7 @@ class Resolver:
 
     def _referenced(self, stack: str, name: str) -> str:
         if name == "AWS::Region":
-            return self._deployment.environment.region
+            return self.region
         if name in _PSEUDO:
             return _PSEUDO[name]
         if name in self._stacks[stack].get("Parameters", {}):
@@ -166,6 +175,11 @@ class Resolver:
 
     def _arn(self, stack: str, logical_id: str, resource: Resource) -> str:
         service, kind = _KINDS[resource["Type"]]
-        region = "" if service in _GLOBAL else self._deployment.environment.region
+        region = "" if service in _GLOBAL else self.region
         suffix = ":*" if service == "logs" else ""
         return f"arn:aws:{service}:{region}:{ACCOUNT}:{kind}{stack}-{logical_id}{suffix}"
+
+
+def _assumed(function: Resource) -> Any:
+    """Return the role that a function assumes for tenants' data, or None."""
+    return function.get("Environment", {}).get("Variables", {}).get("SPASS_TENANT_ROLE")

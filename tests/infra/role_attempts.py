@@ -1,10 +1,10 @@
 """Calls that a role may try to make: every action of our roles and some that none has, on every kind of key and resource."""
 
 import inspect
-import itertools
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from infra.constructs.sandbox import NAME as SANDBOX
@@ -14,7 +14,7 @@ from spass.core.jobs import WorkKind
 from spass.store import keys
 
 from .conftest import ROWS, Deployment
-from .iam import Context, Request
+from .iam import Request
 from .resolved_roles import ACCOUNT, Resolver, Role
 
 TENANTS: Final = ("acme", "acme-2", "acm", "other")
@@ -59,6 +59,9 @@ QUEUES: Final = {
     Trigger.COMPACTIONS: ("CompactionQueueArn", Permission.COMPACTIONS_SEND),
     Trigger.RUNS: ("RunQueueArn", Permission.RUNS_SEND),
 }
+SHARING: Final = {Permission.MODELS, *(permission for _, permission in QUEUES.values())}
+"""Who calls models needs the limits of backends, and who sends work its tenant's share of the workers."""
+SHARED_ACTIONS: Final = ("GetItem", "UpdateItem", "DeleteItem")
 TAKES: Final = ("ReceiveMessage", "DeleteMessage", "GetQueueAttributes")
 LOGS: Final = ("CreateLogStream", "PutLogEvents")
 DELIVERIES: Final = ("CreateLogDelivery", "GetLogDelivery", "UpdateLogDelivery", "DeleteLogDelivery", "ListLogDeliveries")
@@ -79,23 +82,46 @@ OTHERS: Final = (SCHEDULES_ROLE, SANDBOX_ROLE, WRITER, SENDER, MACHINE, CLOCK, L
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A call. A role may make it if it ``holds`` one of ``needs``."""
+    """A call. A role may make it if it holds one of ``needs``, in a session of the ``tenant`` whose data it reaches, or one of
+    ``needs_without_session``."""
 
     request: Request
     needs: frozenset[str]
+    tenant: str | None = None
+    needs_without_session: frozenset[str] = frozenset()
+
+    def is_allowed(self, held: frozenset[str], session: str | None) -> bool:
+        """Return True if a role that holds this may make the call, in a session of this tenant or in none."""
+        in_session = bool(self.needs & held) and self.tenant in (None, session)
+        return in_session or bool(self.needs_without_session & held)
 
 
 def holds(role: Role) -> frozenset[str]:
-    """Return what the rows of a role's functions give it: their permissions, queues and logs. Another role holds its name."""
-    rows = [row for row in ROWS if row.function_name in role.functions]
+    """Return what the rows of a role's functions give it: their permissions, queues, logs and twin. A twin holds only what
+    reaches tenants' data. Another role holds its name."""
+    if role.twin_of:
+        return frozenset(f"tenant-{permission}" for permission in _permissions(role.twin_of))
     if role.functions <= {SANDBOX}:
         return frozenset(name for name in OTHERS if role.name.startswith(name))
-    permissions = {str(permission) for row in rows for permission in row.permissions}
+    permissions = _permissions(role.functions)
+    shared = {"shared"} if permissions & SHARING else set[str]()
     takes = {f"takes-{worker.trigger}" for worker in WORKERS if worker.function_name in role.functions}
-    return frozenset(permissions | takes | {f"logs-{function}" for function in role.functions})
+    logs = {f"logs-{function}" for function in role.functions}
+    return frozenset({*map(str, permissions), *shared, *takes, *logs, f"assumes-{role.twin}"})
 
 
-def partitions(tenant: str) -> set[str]:
+def sessions(role: Role) -> Sequence[str | None]:
+    """Return the tenants of whom the role has sessions."""
+    return (*TENANTS, None) if role.twin_of else (None,)
+
+
+def _permissions(functions: Iterable[str]) -> set[Permission]:
+    names = set(functions)
+    return {permission for row in ROWS if row.function_name in names for permission in row.permissions}
+
+
+@cache
+def partitions(tenant: str) -> frozenset[str]:
     """Return a partition key of every kind that the library makes for a tenant, also those that are not its own."""
     found: set[str] = set()
     for name, builder in inspect.getmembers(keys, inspect.isfunction):
@@ -103,7 +129,7 @@ def partitions(tenant: str) -> set[str]:
         made = parameters.pop("return", None)
         if builder.__module__ == keys.__name__ and (made is keys.Key or name.endswith("_partition")):
             found |= {key.pk if isinstance(key, keys.Key) else key for key in _calls(builder, parameters, tenant)}
-    return found
+    return frozenset(found)
 
 
 def attempts(deployment: Deployment) -> Iterator[Attempt]:
@@ -152,34 +178,45 @@ def _plain(of: object) -> object:
 
 def _table(resolver: Resolver, region: str) -> Iterator[Attempt]:
     table = f"arn:aws:dynamodb:{region}:{ACCOUNT}:table/{resolver.variable('SPASS_TABLE')}"
-    known = set[str]().union(*map(partitions, TENANTS))
     for action, permission in TABLE_ACTIONS.items():
-        for key in known | {"", "T", "T#", "T#*#SES#x", "K#x", "X"}:
-            leading = {"dynamodb:LeadingKeys": (key,)}
-            yield Attempt(Request(f"dynamodb:{action}", table, leading), frozenset({permission} if permission else ()))
-        yield _attempt(f"dynamodb:{action}", table, permission)
-        yield _attempt(f"dynamodb:{action}", f"{table}-2")
+        name = f"dynamodb:{action}"
+        for tenant in TENANTS:
+            for key in partitions(tenant):
+                leading = {"dynamodb:LeadingKeys": (key,)}
+                if key.startswith("B#"):
+                    yield Attempt(Request(name, table, leading), frozenset({"shared"} if action in SHARED_ACTIONS else ()))
+                else:
+                    yield Attempt(Request(name, table, leading), _of_tenant(permission), tenant)
+        for key in ("", "T", "T#", "T#*#SES#x", "K#x", "X"):
+            yield Attempt(Request(name, table, {"dynamodb:LeadingKeys": (key,)}), frozenset())
+        yield _attempt(name, table)
+        yield Attempt(Request(name, f"{table}-2", {"dynamodb:LeadingKeys": ("T#acme#RAG",)}), frozenset())
     yield _attempt("dynamodb:DeleteTable", table)
 
 
 def _bucket(bucket: str) -> Iterator[Attempt]:
+    lists = _of_tenant(Permission.BUCKET_READ, Permission.UPLOADS_READ)
     for tenant in TENANTS:
         for folder, actions in (("T", OBJECT_ACTIONS), ("uploads", UPLOAD_ACTIONS)):
             for action, permission in actions.items():
-                yield _attempt(f"s3:{action}", f"{bucket}/{folder}/{tenant}/x", permission)
+                yield Attempt(Request(f"s3:{action}", f"{bucket}/{folder}/{tenant}/x"), _of_tenant(permission), tenant)
                 yield _attempt(f"s3:{action}", f"{bucket}-2/{folder}/{tenant}/x")
+            for prefix in (f"{folder}/{tenant}/", f"{folder}/{tenant}/x/"):
+                yield Attempt(Request("s3:ListBucket", bucket, {"s3:prefix": (prefix,)}), lists, tenant, frozenset({WRITER}))
     for action in OBJECT_ACTIONS.keys() | UPLOAD_ACTIONS.keys():
         archives = action in {"PutObject", "GetObject", "AbortMultipartUpload"}
         yield _attempt(f"s3:{action}", f"{bucket}/audit/x", WRITER if archives else None)
         yield _attempt(f"s3:{action}", f"{bucket}/x")
-    prefixes = ["T/acme/", "T/acme/segments/", "T/acme-2/", "T/", "T/acme", "", "uploads/acme/", "uploads/", "audit/"]
-    for prefix in prefixes:
-        needs = map(str, (Permission.BUCKET_READ, Permission.UPLOADS_READ, WRITER))
-        yield Attempt(Request("s3:ListBucket", bucket, {"s3:prefix": (prefix,)}), frozenset(needs))
-    yield _attempt("s3:ListBucket", bucket, Permission.BUCKET_READ, Permission.UPLOADS_READ, WRITER)
+    for prefix in ("T/", "T/acme", "", "uploads/", "audit/"):
+        yield Attempt(Request("s3:ListBucket", bucket, {"s3:prefix": (prefix,)}), frozenset({WRITER}))
+    yield _attempt("s3:ListBucket", bucket, WRITER)
     yield _attempt("s3:ListBucketVersions", bucket)
     yield _attempt("s3:GetBucketLocation", bucket, WRITER)
     yield _attempt("s3:ListBucketMultipartUploads", bucket, WRITER)
+
+
+def _of_tenant(*permissions: Permission | None) -> frozenset[str]:
+    return frozenset(f"tenant-{permission}" for permission in permissions if permission)
 
 
 def _queues(resolver: Resolver) -> Iterator[Attempt]:
@@ -206,6 +243,8 @@ def _schedules(resolver: Resolver, region: str) -> Iterator[Attempt]:
             holders = [str(Permission.SCHEDULES_WRITE)] if is_ours else []
             yield Attempt(Request("iam:PassRole", role.arn, {"iam:PassedToService": (service,)}), frozenset(holders))
         yield _attempt("iam:PassRole", role.arn)
+        yield _attempt("sts:AssumeRole", role.arn, f"assumes-{role.arn}")
+        yield _attempt("sts:TagSession", role.arn, f"assumes-{role.arn}")
 
 
 def _functions(resolver: Resolver, deployment: Deployment) -> Iterator[Attempt]:
@@ -226,10 +265,14 @@ def _keys(resolver: Resolver, region: str) -> Iterator[Attempt]:
     """The key of KMS, through the services that use it. An environment without a key of its own has none."""
     sends = [str(permission) for _, permission in QUEUES.values()]
     takes = [f"takes-{trigger}" for trigger in QUEUES]
-    reads = [Permission.BUCKET_READ, Permission.UPLOADS_READ, WRITER]
-    writes = [Permission.BUCKET_WRITE, Permission.UPLOADS_WRITE, WRITER]
+    reads = [*_of_tenant(Permission.BUCKET_READ, Permission.UPLOADS_READ), WRITER]
+    writes = [*_of_tenant(Permission.BUCKET_WRITE, Permission.UPLOADS_WRITE), WRITER]
     through: dict[str, dict[str | None, Iterable[str]]] = {
-        "Decrypt": {"dynamodb": [Permission.TABLE_READ], "s3": reads, "sqs": [*sends, *takes, SCHEDULES_ROLE]},
+        "Decrypt": {
+            "dynamodb": [*_of_tenant(Permission.TABLE_READ), "shared"],
+            "s3": reads,
+            "sqs": [*sends, *takes, SCHEDULES_ROLE],
+        },
         "GenerateDataKey": {"s3": writes, "sqs": [*sends, SCHEDULES_ROLE]},
     }
     for key in resolver.resources("AWS::KMS::Key"):
@@ -238,55 +281,3 @@ def _keys(resolver: Resolver, region: str) -> Iterator[Attempt]:
                 context = {"kms:ViaService": (f"{service}.{region}.amazonaws.com",)} if service else {}
                 yield Attempt(Request(f"kms:{action}", key, context), frozenset(map(str, by_service.get(service, ()))))
         yield _attempt("kms:ScheduleKeyDeletion", key)
-
-
-@dataclass(frozen=True, slots=True)
-class Assumption:
-    """A call of ``sts:AssumeRole``. The roles of which ``may`` is true must trust the ``caller``."""
-
-    caller: tuple[str, str]
-    request: Request
-    may: Callable[[Role], bool]
-
-
-def assumptions(deployment: Deployment) -> Iterator[Assumption]:
-    """Yield calls of services that assume roles, for our account and for others."""
-    resolver, region = Resolver(deployment), deployment.environment.region
-    (group,) = resolver.resources("AWS::Scheduler::ScheduleGroup")
-    machines = [*resolver.resources("AWS::StepFunctions::StateMachine")]
-    logs = f"arn:aws:logs:{region}:{ACCOUNT}:log-group:x"
-    arns = [
-        None,
-        group,
-        f"{group}-2",
-        logs,
-        *machines,
-        *(arn.replace(ACCOUNT, "444455556666") for arn in (group, logs, *machines)),
-    ]
-    accounts = [None, ACCOUNT, "444455556666"]
-
-    def named(*names: str) -> Callable[[Role], bool]:
-        return lambda role: role.name.startswith(names) if names else False
-
-    for account, arn in itertools.product(accounts, arns):
-        is_ours = account == ACCOUNT
-        by_service = {
-            "lambda": lambda role: bool(role.functions),
-            "apigateway": named(LOGGER),
-            "scheduler": named(*[SCHEDULES_ROLE] * (is_ours and arn == group), *[CLOCK] * is_ours),
-            "states": named(*[MACHINE] * (is_ours and arn in machines)),
-            "backup": named(*[COPIER] * is_ours),
-            "logs": named(*[SENDER] * (arn == logs)),
-            "firehose": named(),
-            "ec2": named(),
-        }
-        context = {name: (value,) for name, value in (("aws:SourceAccount", account), ("aws:SourceArn", arn)) if value}
-        for service, may in by_service.items():
-            yield _assumption(service, context, may)
-    for account in accounts:
-        context = {"sts:ExternalId": (account,)} if account else {}
-        yield _assumption("firehose", context, named(*[WRITER] * (account == ACCOUNT)))
-
-
-def _assumption(service: str, context: Context, may: Callable[[Role], bool]) -> Assumption:
-    return Assumption(("Service", f"{service}.amazonaws.com"), Request("sts:AssumeRole", "*", context), may)

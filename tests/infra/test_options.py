@@ -193,20 +193,22 @@ def test_the_keys_policy_allows_only_the_account_and_services_that_act_for_it(ex
 
 @pytest.mark.parametrize("name", PERMISSIONS)
 def test_a_role_uses_the_key_only_through_services_that_it_uses(extended: Deployment, name: str) -> None:
-    statements, permissions = extended.statements(name), PERMISSIONS[name]
-    actions = {action for one in statements for action in actions_of(one) if action.startswith("kms:")}
+    own, twin, permissions = extended.statements(name), extended.twin_statements(name), PERMISSIONS[name]
+    actions = {action for one in [*own, *twin] for action in actions_of(one) if action.startswith("kms:")}
     assert actions <= {"kms:Decrypt", "kms:GenerateDataKey"}
-    decrypting = {
+    of_tenant = {
         "dynamodb": bool(permissions & {Permission.TABLE_READ, Permission.TABLE_WRITE}),
         "s3": bool(permissions & {Permission.BUCKET_READ, Permission.UPLOADS_READ}),
+    }
+    decrypting = {
+        "dynamodb": bool(permissions & {*SENDS, Permission.MODELS}),
         "sqs": bool(permissions & SENDS) or name in QUEUE_WORKERS,
     }
-    encrypting = {
-        "s3": bool(permissions & {Permission.BUCKET_WRITE, Permission.UPLOADS_WRITE}),
-        "sqs": bool(permissions & SENDS),
-    }
-    assert services(statements, "kms:Decrypt") == {service for service, used in decrypting.items() if used}
-    assert services(statements, "kms:GenerateDataKey") == {service for service, used in encrypting.items() if used}
+    writes = bool(permissions & {Permission.BUCKET_WRITE, Permission.UPLOADS_WRITE})
+    assert services(twin, "kms:Decrypt") == {service for service, used in of_tenant.items() if used}
+    assert services(twin, "kms:GenerateDataKey") == ({"s3"} if writes else set())
+    assert services(own, "kms:Decrypt") == {service for service, used in decrypting.items() if used}
+    assert services(own, "kms:GenerateDataKey") == ({"sqs"} if permissions & SENDS else set())
 
 
 def test_ticks_and_the_archive_may_use_the_key(extended: Deployment) -> None:

@@ -10,18 +10,23 @@ from .conftest import Deployment, actions_of
 
 READS = {"dynamodb:GetItem", "dynamodb:Query", "s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket", "ssm:GetParameters"}
 LOGS = {"logs:CreateLogStream", "logs:PutLogEvents"}
-GRANTED = {
+SHARED = {"dynamodb:GetItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"}
+ASSUMES = {"sts:AssumeRole", "sts:TagSession"}
+OF_TENANT = {
     Permission.TABLE_READ: {"dynamodb:GetItem", "dynamodb:Query"},
     Permission.TABLE_WRITE: {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem", "dynamodb:ConditionCheckItem"},
     Permission.BUCKET_READ: {"s3:GetObject", "s3:ListBucket"},
     Permission.BUCKET_WRITE: {"s3:PutObject", "s3:PutObjectTagging", "s3:DeleteObject"},
+    Permission.UPLOADS_WRITE: {"s3:PutObject"},
+    Permission.UPLOADS_READ: {"s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket"},
+}
+"""The actions of the role that reaches tenants' data."""
+GRANTED = {
     Permission.MODELS: {"ssm:GetParameters"},
     Permission.EMBEDDING: set(),
     Permission.SWAGGER_UI: set(),
     Permission.PAGE: set(),
     Permission.EDITOR: set(),
-    Permission.UPLOADS_WRITE: {"s3:PutObject"},
-    Permission.UPLOADS_READ: {"s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket"},
     Permission.JOBS_SEND: {"sqs:SendMessage"},
     Permission.COMPACTIONS_SEND: {"sqs:SendMessage"},
     Permission.RUNS_SEND: {"sqs:SendMessage"},
@@ -33,6 +38,8 @@ GRANTED = {
     Permission.SANDBOX_NAME: set(),
     Permission.RELEASE: set(),
 }
+"""The actions of a function's own role."""
+SHARING = {Permission.MODELS, Permission.JOBS_SEND, Permission.COMPACTIONS_SEND, Permission.RUNS_SEND}
 # The event source takes messages in its function's name.
 TAKES = {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}
 WITHOUT_RIGHTS = {permission for permission, actions in GRANTED.items() if not actions}
@@ -48,9 +55,19 @@ def _permissions(function: str) -> set[Permission]:
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_role_allows_exactly_the_permissions_of_its_rows(dev: Deployment, function: str) -> None:
-    expected = LOGS.union(*(GRANTED[permission] for permission in _permissions(function)))
+    permissions = _permissions(function)
+    expected = LOGS.union(*(GRANTED.get(permission, set()) for permission in permissions))
     takes = {worker.function_name for worker in WORKERS if worker.trigger in {Trigger.JOBS, Trigger.RUNS, Trigger.COMPACTIONS}}
-    assert dev.actions(function) == (expected | TAKES if function in takes else expected)
+    expected |= TAKES if function in takes else set()
+    expected |= SHARED if permissions & SHARING else set()
+    expected |= ASSUMES if permissions & OF_TENANT.keys() else set()
+    assert dev.actions(function) == expected
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_the_role_of_tenants_data_allows_exactly_the_permissions_of_the_rows(dev: Deployment, function: str) -> None:
+    expected = set[str]().union(*(OF_TENANT.get(permission, set()) for permission in _permissions(function)))
+    assert dev.twin_actions(function) == expected
 
 
 def test_the_function_of_the_page_may_only_write_its_log(dev: Deployment) -> None:
@@ -60,7 +77,9 @@ def test_the_function_of_the_page_may_only_write_its_log(dev: Deployment) -> Non
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_function_that_only_reads_has_no_write_action(dev: Deployment, function: str) -> None:
     if not _permissions(function) & WRITES:
-        assert dev.actions(function) - LOGS <= READS
+        shared = SHARED if Permission.MODELS in _permissions(function) else set()
+        assert dev.actions(function) - LOGS - ASSUMES - shared <= READS
+        assert dev.twin_actions(function) <= READS
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -68,15 +87,16 @@ def test_a_role_reaches_only_what_its_deployment_stores_and_starts(dev: Deployme
     partition = {"Ref": "AWS::Partition"}
     account = {"Ref": "AWS::AccountId"}
     bucket = ["arn:", partition, ":s3:::", {"Fn::ImportValue": "spass-dev-BucketName"}]
+    tenant = "${aws:PrincipalTag/tenant}"
     allowed = {
         "dynamodb": [
             ["arn:", partition, ":dynamodb:eu-central-1:", account, ":table/", {"Fn::ImportValue": "spass-dev-TableName"}]
         ],
-        "s3": [bucket, [*bucket, "/T/*"], [*bucket, "/uploads/*"]],
+        "s3": [bucket, [*bucket, f"/T/{tenant}/*"], [*bucket, f"/uploads/{tenant}/*"]],
         "ssm": [["arn:", partition, ":ssm:eu-central-1:", account, ":parameter/spass/dev/*"]],
     }
     reached: list[object] = []
-    for statement in dev.statements(function):
+    for statement in [*dev.statements(function), *dev.twin_statements(function)]:
         actions = actions_of(statement)
         (service,) = {action.partition(":")[0] for action in actions}
         assert statement["Effect"] == "Allow"
@@ -86,16 +106,15 @@ def test_a_role_reaches_only_what_its_deployment_stores_and_starts(dev: Deployme
         if service == "lambda":
             assert dev.argument(statement["Resource"]["Ref"]) == {"Fn::GetAtt": [dev.sandbox()[0], "Arn"]}
             continue
+        if service == "sts":
+            assert statement["Resource"] == dev.functions()[function]["Environment"]["Variables"]["SPASS_TENANT_ROLE"]
+            continue
         if service in {"scheduler", "iam"}:
             continue  # test_schedules.py
         if service in {"sqs", "states"}:
             reached += statement["Resource"] if isinstance(statement["Resource"], list) else [statement["Resource"]]
             continue
         assert statement["Resource"]["Fn::Join"][1] in allowed[service]
-        if statement["Resource"]["Fn::Join"][1] == bucket:
-            assert actions == ["s3:ListBucket"]
-        if statement["Resource"]["Fn::Join"][1] == [*bucket, "/uploads/*"]:
-            assert set(actions) <= {"s3:PutObject", "s3:GetObject", "s3:GetObjectVersion"}
     expected = _queues_and_machines(dev, function)
     assert [one for one in reached if one not in expected] == []
     assert [one for one in expected if one not in reached] == []

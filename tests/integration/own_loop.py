@@ -12,6 +12,7 @@ from typing import Any
 from spass.aws.clients import Aws
 from spass.aws.dynamodb import DynamoDBTable
 from spass.aws.job_targets import JobTargets
+from spass.aws.signing import KeySource
 from spass.store.table import TableClient
 from tests.unit.virtual_time import VirtualLoop
 
@@ -25,8 +26,10 @@ class OwnLoop:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
-    async def call(self, operation: str, request: Mapping[str, object], expected: Collection[str] = ()) -> dict[str, Any]:
-        work: Coroutine[Any, Any, dict[str, Any]] = self._client.call(operation, request, expected)
+    async def call(
+        self, operation: str, request: Mapping[str, object], expected: Collection[str] = (), keys: KeySource | None = None
+    ) -> dict[str, Any]:
+        work: Coroutine[Any, Any, dict[str, Any]] = self._client.call(operation, request, expected, keys)
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         if isinstance(asyncio.get_running_loop(), VirtualLoop):
             return future.result()

@@ -4,7 +4,8 @@ import asyncio
 import base64
 import json
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -35,41 +36,64 @@ T = TypeVar("T")
 _SKIP_BLOCK_BYTES: Final = 2**20
 _LIST_PAGE: Final = 1000  # the maximum of ListObjectsV2
 _MISSING: Final = frozenset({"NoSuchKey", "NoSuchVersion", "404", "InvalidRange"})
+_FORBIDDEN: Final = frozenset({"AccessDenied", "403"})
 _DELETE_BATCH: Final = 1000  # the maximum of DeleteObjects
 
 BLOCK_BYTES: Final = 8 * 2**20
 
-_CredentialsOf: TypeAlias = "Callable[[], Credentials | None]"
+_Method: TypeAlias = "Callable[[S3Client], Callable[..., T]]"
 
 # Lambda does not say when a function's credentials expire. An invocation may take 15 minutes, so they stay valid for that long.
 _INVOCATION_SECONDS: Final = 15 * 60
 
 
+@dataclass(frozen=True, slots=True)
+class S3Access:
+    """boto3's client with the credentials that may read and write a tenant's objects.
+
+    ``client`` returns it, and ``valid_seconds`` for how long what it signs stays valid. With ``is_of_tenant``, the credentials
+    may list only the tenant's own prefixes, and S3 then answers 403 for an object that does not exist.
+    """
+
+    client: "Callable[[], Awaitable[S3Client]]"
+    valid_seconds: Callable[[], Awaitable[int]]
+    is_of_tenant: bool = False
+
+
 class Folder:
     """The objects of the bucket whose keys begin with ``prefix``. Methods take and return keys without it."""
 
-    def __init__(self, client: Callable[[], "S3Client"], bucket: str, prefix: str) -> None:
-        self._client = client
+    def __init__(self, access: S3Access, bucket: str, prefix: str) -> None:
+        self._access = access
         self._bucket = bucket
         self._prefix = prefix
+        self._missing = _MISSING | _FORBIDDEN if access.is_of_tenant else _MISSING
 
     async def _read(self, parameters: Mapping[str, object]) -> bytes:
-        client = self._client()
+        def method(client: "S3Client") -> Callable[..., bytes]:
+            def read(**call: object) -> bytes:
+                try:
+                    return _read_range(client.get_object(**call), call.get("Range"))  # type: ignore[arg-type]
+                except (IncompleteReadError, ResponseStreamingError, ReadTimeoutError):
+                    # boto3 retries only until the body begins. Retry once when the body breaks off.
+                    return _read_range(client.get_object(**call), call.get("Range"))  # type: ignore[arg-type]
 
-        def read(**call: object) -> bytes:
-            try:
-                return _read_range(client.get_object(**call), call.get("Range"))  # type: ignore[arg-type]
-            except (IncompleteReadError, ResponseStreamingError, ReadTimeoutError):
-                # boto3 retries only until the body begins. Retry once when the body breaks off.
-                return _read_range(client.get_object(**call), call.get("Range"))  # type: ignore[arg-type]
+            return read
 
+        return await self._find("GetObject", method, parameters)
+
+    async def _find(self, operation: str, method: "_Method[T]", parameters: Mapping[str, object]) -> T:
+        """Read an object. Raise ``ObjectMissing`` if it or the range does not exist."""
         try:
-            return await self._call("GetObject", read, parameters)
+            return await self._call(operation, method, parameters, self._missing)
         except ClientError as error:
-            raise missing(error) from None
+            raise missing(error, self._missing) from None
 
-    async def _call(self, operation: str, method: Callable[..., T], parameters: Mapping[str, object]) -> T:
-        return await call_service("s3", operation, method, {"Bucket": self._bucket, **parameters})
+    async def _call(
+        self, operation: str, method: "_Method[T]", parameters: Mapping[str, object], expected: Collection[str] = ()
+    ) -> T:
+        call = method(await self._access.client())
+        return await call_service("s3", operation, call, {"Bucket": self._bucket, **parameters}, expected)
 
 
 def _read_range(response: "GetObjectOutputTypeDef", range_header: object) -> bytes:
@@ -89,9 +113,10 @@ def _read_range(response: "GetObjectOutputTypeDef", range_header: object) -> byt
         body.close()
 
 
-def missing(error: ClientError) -> Exception:
-    """Return ``ObjectMissing`` if ``error`` says that the object or the range does not exist, otherwise ``error``."""
-    return ObjectMissing() if error.response["Error"]["Code"] in _MISSING else error
+def missing(error: ClientError, codes: Collection[str] = _MISSING) -> Exception:
+    """Return ``ObjectMissing`` if ``error`` says with one of ``codes`` that the object or the range does not exist, otherwise
+    ``error``."""
+    return ObjectMissing() if error.response["Error"]["Code"] in codes else error
 
 
 def _byte_range(start: int, end: int | None) -> str:
@@ -102,14 +127,14 @@ def _byte_range(start: int, end: int | None) -> str:
 class S3Objects(Folder, TenantObjects):
     """Objects of one tenant. Keys are relative to ``T/<tenant>/``."""
 
-    def __init__(self, client: Callable[[], "S3Client"], bucket: str, tenant: TenantId) -> None:
-        super().__init__(client, bucket, f"T/{tenant}/")
+    def __init__(self, access: S3Access, bucket: str, tenant: TenantId) -> None:
+        super().__init__(access, bucket, f"T/{tenant}/")
 
     async def put(self, key: str, body: bytes, *, transient: bool = False) -> None:
         parameters: dict[str, object] = {"Key": self._prefix + key, "Body": body}
         if transient:
             parameters["Tagging"] = "lifetime=days"
-        await retry_once(lambda: self._call("PutObject", self._client().put_object, parameters))
+        await retry_once(lambda: self._call("PutObject", lambda s3: s3.put_object, parameters))
 
     async def get(self, key: str, *, start: int | None = None, end: int | None = None) -> bytes:
         if start is not None and end is not None and end <= start:
@@ -122,7 +147,7 @@ class S3Objects(Folder, TenantObjects):
     async def list_objects(self, prefix: str) -> AsyncIterator[ObjectSummary]:
         parameters: dict[str, object] = {"Prefix": self._prefix + prefix, "MaxKeys": _LIST_PAGE}
         while True:
-            response: Mapping[str, Any] = await self._call("ListObjectsV2", self._client().list_objects_v2, parameters)
+            response: Mapping[str, Any] = await self._call("ListObjectsV2", lambda s3: s3.list_objects_v2, parameters)
             for entry in response.get("Contents", ()):
                 yield ObjectSummary(entry["Key"].removeprefix(self._prefix), int(entry["LastModified"].timestamp()))
             if not response["IsTruncated"]:
@@ -133,26 +158,27 @@ class S3Objects(Folder, TenantObjects):
         for start in range(0, len(keys), _DELETE_BATCH):
             batch = [{"Key": self._prefix + key} for key in keys[start : start + _DELETE_BATCH]]
             parameters: dict[str, object] = {"Delete": {"Objects": batch, "Quiet": True}}
-            response = await self._call("DeleteObjects", self._client().delete_objects, parameters)
+            response = await self._call("DeleteObjects", lambda s3: s3.delete_objects, parameters)
             if response.get("Errors"):
                 raise StorageUnavailable("Some objects could not be removed; try again.", retry_after=1)
 
 
 class S3Uploads(Folder, TenantUploads):
-    """The uploaded files of one tenant. Keys are relative to ``uploads/<tenant>/``. ``client`` signs with ``credentials``."""
+    """The uploaded files of one tenant. Keys are relative to ``uploads/<tenant>/``."""
 
-    def __init__(self, client: Callable[[], "S3Client"], bucket: str, tenant: TenantId, credentials: _CredentialsOf) -> None:
-        super().__init__(client, bucket, f"{UPLOADS_PREFIX}{tenant}/")
-        self._credentials = credentials
+    def __init__(self, access: S3Access, bucket: str, tenant: TenantId) -> None:
+        super().__init__(access, bucket, f"{UPLOADS_PREFIX}{tenant}/")
 
-    def presign(self, key: str, *, size: int, content_type: str, seconds: int) -> PresignedPost:
+    async def presign(self, key: str, *, size: int, content_type: str, seconds: int) -> PresignedPost:
         """Sign a form that is valid for ``seconds``, or until the credentials that sign it expire, if that is earlier. S3 refuses
         the form if the signer may not put the object.
         (https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-HTTPPOSTConstructPolicy.html)
         """
         with storage_errors():
-            seconds = min(seconds, _valid_seconds(self._credentials()))
-            form = self._client().generate_presigned_post(
+            # First, so that the client's credentials are valid for at least as long.
+            seconds = min(seconds, await self._access.valid_seconds())
+            client = await self._access.client()
+            form = client.generate_presigned_post(
                 self._bucket,
                 self._prefix + key,
                 Fields={"Content-Type": content_type},
@@ -163,12 +189,8 @@ class S3Uploads(Folder, TenantUploads):
         return PresignedPost(form["url"], form["fields"], epoch_s(policy["expiration"]))
 
     async def head(self, key: str, version: str | None = None) -> UploadedObject:
-        try:
-            response: Mapping[str, Any] = await self._call(
-                "HeadObject", self._client().head_object, self._parameters_of(key, version)
-            )
-        except ClientError as error:
-            raise missing(error) from None
+        parameters = self._parameters_of(key, version)
+        response: Mapping[str, Any] = await self._find("HeadObject", lambda s3: s3.head_object, parameters)
         return UploadedObject(response.get("VersionId"), response["ContentLength"])
 
     async def folders(self) -> list[str]:
@@ -176,7 +198,7 @@ class S3Uploads(Folder, TenantUploads):
         continuation: dict[str, object] = {}
         while True:
             parameters = {"Prefix": self._prefix, "Delimiter": "/", **continuation}
-            page: Mapping[str, Any] = await self._call("ListObjectsV2", self._client().list_objects_v2, parameters)
+            page: Mapping[str, Any] = await self._call("ListObjectsV2", lambda s3: s3.list_objects_v2, parameters)
             names += [entry["Prefix"].removeprefix(self._prefix).rstrip("/") for entry in page.get("CommonPrefixes", ())]
             if not page.get("IsTruncated"):
                 return names
@@ -200,14 +222,14 @@ class S3Uploads(Folder, TenantUploads):
                 await asyncio.wait({ahead})
 
     async def delete(self, key: str, version: str | None = None) -> None:
-        await self._call("DeleteObject", self._client().delete_object, self._parameters_of(key, version))
+        await self._call("DeleteObject", lambda s3: s3.delete_object, self._parameters_of(key, version))
 
     def _parameters_of(self, key: str, version: str | None) -> dict[str, object]:
         parameters: dict[str, object] = {"Key": self._prefix + key}
         return parameters if version is None else parameters | {"VersionId": version}
 
 
-def _valid_seconds(credentials: "Credentials | None") -> int:
+def valid_seconds(credentials: "Credentials | None") -> int:
     """Return a lower bound of the seconds for which these credentials stay valid."""
     if credentials is None or credentials.get_frozen_credentials().token is None:
         return sys.maxsize  # a user's credentials do not expire

@@ -5,14 +5,17 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from spass.aws.bucket import S3Objects, S3Uploads
+from spass.aws.bucket import S3Access, S3Objects, S3Uploads, valid_seconds
 from spass.aws.dynamodb import DynamoDBTable
 from spass.aws.dynamodb_client import DynamoDBClient
 from spass.aws.error_translation import storage_errors
 from spass.aws.job_targets import NO_JOB_TARGETS, JobTargets
 from spass.aws.jobs import AwsJobs
 from spass.aws.schedules import EventBridgeSchedules, SchedulerClient
+from spass.aws.signing import AccessKey
+from spass.aws.tenant_sessions import TenantKeys, TenantSessions
 from spass.core.ids import TenantId
+from spass.core.time import now_s
 from spass.store.keys import BACKEND_PREFIX
 from spass.store.schedules import Schedules
 from spass.store.table import GuardedTable, TableClient, TenantTable
@@ -61,7 +64,8 @@ class Aws:
     """The boto3 session of this process and its clients, each created on first use.
 
     Region, credentials and ``AWS_ENDPOINT_URL`` come from the environment, as boto3 reads them; endpoints are regional.
-    ``work_bound`` returns how many pieces of work of a kind a tenant may have out.
+    ``work_bound`` returns how many pieces of work of a kind a tenant may have out. ``tenant_role`` is the ARN of the role that
+    reaches tenants' data, in a session for each tenant. Without one, the credentials of this process reach them, as on a laptop.
     """
 
     def __init__(
@@ -71,11 +75,13 @@ class Aws:
         bucket: str,
         job_targets: JobTargets = NO_JOB_TARGETS,
         work_bound: WorkBound = default_work_bound,
+        tenant_role: str | None = None,
     ) -> None:
         self._table = table
         self._bucket = bucket
         self._job_targets = job_targets
         self._work_bound = work_bound
+        self._sessions = TenantSessions(tenant_role) if tenant_role else None
 
     @cached_property
     def _session(self) -> "boto3.Session":
@@ -93,10 +99,20 @@ class Aws:
 
     @cached_property
     def _s3(self) -> "S3Client":
+        return self._create_s3()
+
+    def _create_s3(self, key: AccessKey | None = None) -> "S3Client":
+        """Return a client with the credentials ``key``, or with those of this process."""
         emulated = bool(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"))
         # ``upload_origin`` tells browsers the address of presigned forms. In us-east-1 it would be the global endpoint's.
         address = {"addressing_style": "path" if emulated else "virtual", "us_east_1_regional_endpoint": "regional"}
-        return self._session.client("s3", config=_config({**_BUCKET, "s3": address}))
+        return self._session.client(
+            "s3",
+            config=_config({**_BUCKET, "s3": address}),
+            aws_access_key_id=key.id if key else None,
+            aws_secret_access_key=key.secret if key else None,
+            aws_session_token=key.token if key else None,
+        )
 
     @cached_property
     def _sqs(self) -> "SQSClient":
@@ -132,11 +148,15 @@ class Aws:
     def connect(self) -> None:
         """Do now, instead of at the first request, what the first call of the table takes: its settings and the certificates."""
         self._dynamodb.prepare()
+        if self._sessions is not None:
+            self._sessions.prepare()
 
     def close(self) -> None:
         """Close the table's idle connections of the running event loop, in its next iteration."""
         if "_dynamodb" in self.__dict__:
             self._dynamodb.close()
+        if self._sessions is not None:
+            self._sessions.close()
 
     @property
     def shared(self) -> GuardedTable:
@@ -155,17 +175,46 @@ class Aws:
         return EventBridgeSchedules(lambda: self._scheduler, self._job_targets)
 
     def for_tenant(self, tenant: TenantId) -> TenantStore:
-        """Return the store of one tenant. All access to a tenant's data goes through such a store."""
-        table = TenantTable(self._table_client, tenant)
+        """Return the store of one tenant. All access to a tenant's data goes through such a store, and the credentials of a
+        session of that tenant are used nowhere else."""
+        table = TenantTable(self._table_of(tenant), tenant)
+        access = self._own_access if self._sessions is None else self._access_of(tenant, self._sessions)
         jobs = AwsJobs(lambda: self._sqs, lambda: self._states, self._job_targets, tenant)
         return TenantStore(
             tenant,
             table,
-            S3Objects(lambda: self._s3, self._bucket, tenant),
-            S3Uploads(lambda: self._s3, self._bucket, tenant, self._credentials),
+            S3Objects(access, self._bucket, tenant),
+            S3Uploads(access, self._bucket, tenant),
             jobs,
             WorkLine(tenant, table, self.shared, jobs, self._work_bound),
         )
+
+    def _table_of(self, tenant: TenantId) -> TableClient:
+        if self._sessions is None:
+            return self._table_client
+        return DynamoDBTable(self._dynamodb, self._table, TenantKeys(self._sessions, tenant))
+
+    def _access_of(self, tenant: TenantId, sessions: TenantSessions) -> S3Access:
+        async def client() -> "S3Client":
+            session = await sessions.get(tenant)
+            if session.s3 is None:
+                session.s3 = self._create_s3(session.key)
+            return session.s3
+
+        async def valid_seconds() -> int:
+            return (await sessions.get(tenant)).expires - now_s()
+
+        return S3Access(client, valid_seconds, is_of_tenant=True)
+
+    @cached_property
+    def _own_access(self) -> S3Access:
+        async def client() -> "S3Client":
+            return self._s3
+
+        async def seconds() -> int:
+            return valid_seconds(self._credentials())
+
+        return S3Access(client, seconds)
 
 
 def _config(options: Mapping[str, Any]) -> "Config":

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from spass.aws.dynamodb_client import RequestRefused
+from spass.aws.signing import KeySource
 from spass.core.errors import InternalError
 from spass.store.keys import Key
 from spass.store.table import ConditionFailed, Page, Query, Reply, TransactionConflict, TransactionFailed
@@ -57,17 +58,20 @@ _OPERATIONS: Final = {Put: ("PutItem", "NONE"), Update: ("UpdateItem", "ALL_NEW"
 class ServiceClient(Protocol):
     """DynamoDB's operations: ``DynamoDBClient``, or an emulator in this process."""
 
-    async def call(self, operation: str, request: Mapping[str, object], expected: Collection[str] = ()) -> dict[str, Any]:
+    async def call(
+        self, operation: str, request: Mapping[str, object], expected: Collection[str] = (), keys: KeySource | None = None
+    ) -> dict[str, Any]:
         """Make one call, as ``DynamoDBClient.call`` does."""
         ...
 
 
 class DynamoDBTable:
-    """A ``TableClient`` of the table ``name``."""
+    """A ``TableClient`` of the table ``name``, with the credentials of ``keys`` or else of this process."""
 
-    def __init__(self, client: ServiceClient, name: str) -> None:
+    def __init__(self, client: ServiceClient, name: str, keys: KeySource | None = None) -> None:
         self._client = client
         self._name = name
+        self._keys = keys
 
     async def get(self, *, key: Key, consistent: bool) -> Reply[Item | None]:
         answer = await self._call("GetItem", {"Key": _key(key), "ConsistentRead": consistent})
@@ -111,7 +115,7 @@ class DynamoDBTable:
         items = [{_ACTIONS[type(write)]: {**parameters_of(write), "TableName": self._name}} for write in writes]
         request = {"TransactItems": items, "ClientRequestToken": token, "ReturnConsumedCapacity": "TOTAL"}
         try:
-            answer = await self._client.call("TransactWriteItems", request, _REFUSALS)
+            answer = await self._client.call("TransactWriteItems", request, _REFUSALS, self._keys)
         except RequestRefused as refusal:
             reasons = cast("Sequence[Mapping[str, object]]", refusal.body.get("CancellationReasons", []))
             failures = {n: _item(reason) for n, reason in enumerate(reasons) if reason.get("Code") == "ConditionalCheckFailed"}
@@ -124,7 +128,7 @@ class DynamoDBTable:
 
     async def _call(self, operation: str, request: Mapping[str, object], expected: Collection[str] = ()) -> dict[str, Any]:
         common = {"TableName": self._name, "ReturnConsumedCapacity": "TOTAL"}
-        return await self._client.call(operation, {**request, **common}, expected)
+        return await self._client.call(operation, {**request, **common}, expected, self._keys)
 
 
 def _reply(response: Mapping[str, Any], value: T) -> Reply[T]:

@@ -5,20 +5,16 @@ attempts are those of botocore's standard mode. The delays are those of its newe
 """
 
 import json
-import os
 import zlib
 from collections.abc import Collection, Mapping
 from email.utils import parsedate_to_datetime
-from functools import cached_property
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import orjson
 
-from spass.aws.connections import Endpoint
 from spass.aws.http_connection import Answer, NoAnswer
-from spass.aws.signing import Signer, SigningFailed
-from spass.aws.upload_origin import domain_of
+from spass.aws.signed_service import SignedService
+from spass.aws.signing import KeySource, SigningFailed
 from spass.core.errors import InternalError, StorageUnavailable, storage_timeout
 from spass.core.tasks import back_off
 from spass.core.time import now_s
@@ -90,14 +86,14 @@ class DynamoDBClient:
     """
 
     def __init__(self, *, connect_seconds: float = 1.0, silence_seconds: float = 3.0) -> None:
-        self._connect_seconds = connect_seconds
-        self._silence_seconds = silence_seconds
-        # As boto3, which the other services use: it does not read AWS_REGION.
-        self._signer = Signer("dynamodb", os.environ.get("AWS_DEFAULT_REGION"))
+        self.service = SignedService("dynamodb", connect_seconds=connect_seconds, silence_seconds=silence_seconds)
         self._quota = _RETRY_QUOTA
 
-    async def call(self, operation: str, request: Mapping[str, object], expected: Collection[str] = ()) -> dict[str, Any]:
-        """Make one call and return its answer. A cancelled call closes its connection.
+    async def call(
+        self, operation: str, request: Mapping[str, object], expected: Collection[str] = (), keys: KeySource | None = None
+    ) -> dict[str, Any]:
+        """Make one call and return its answer, with the credentials of ``keys`` or else of this process. A cancelled call closes
+        its connection.
 
         Raises:
             RequestRefused: DynamoDB answered with one of the error codes ``expected``.
@@ -109,7 +105,7 @@ class DynamoDBClient:
         refund, on_new_connection = 1, False
         for attempt in range(_ATTEMPTS):
             try:
-                answer = await self._attempt(operation, body, expected, on_new_connection=on_new_connection)
+                answer = await self._attempt(operation, body, expected, keys, on_new_connection=on_new_connection)
             except AttemptLost as failure:
                 if attempt == _ATTEMPTS - 1 or self._quota < failure.cost:
                     raise failure.error from failure.__cause__
@@ -123,20 +119,19 @@ class DynamoDBClient:
 
     def prepare(self) -> None:
         """Read the environment and the certificates now, instead of at the first call."""
-        self._signer.prepare()
-        self._endpoint.prepare()
+        self.service.prepare()
 
     def close(self) -> None:
         """Close the idle connections of the running event loop, in its next iteration."""
-        if "_endpoint" in self.__dict__:
-            self._endpoint.close()
+        self.service.close()
 
     async def _attempt(
-        self, operation: str, body: bytes, expected: Collection[str], *, on_new_connection: bool
+        self, operation: str, body: bytes, expected: Collection[str], keys: KeySource | None, *, on_new_connection: bool
     ) -> dict[str, Any]:
-        skew = self._signer.clock_skew
+        skew = self.service.signer.clock_skew
+        headers = {"content-type": _CONTENT_TYPE, "x-amz-target": f"DynamoDB_20120810.{operation}"}
         try:
-            answer = await self._send(operation, body, on_new_connection=on_new_connection)
+            answer = await self.service.post(body, headers, keys=keys, on_new_connection=on_new_connection)
         except NoAnswer as error:
             unreachable = StorageUnavailable("The storage could not be reached; try again.", retry_after=1)
             cost = _TIMEOUT_COST if error.is_timeout else _RETRY_COST
@@ -162,26 +157,6 @@ class DynamoDBClient:
             raise AttemptLost(_TRANSIENT_DELAY)
         raise InternalError(f"The storage refused a request of ours ({code or answer.status}).")
 
-    async def _send(self, operation: str, body: bytes, *, on_new_connection: bool) -> Answer:
-        """Sign and send one request. A connection that died while it was idle costs no attempt.
-
-        Raises:
-            NoAnswer: there is no whole answer in time.
-            SigningFailed: there are no credentials, or no region.
-        """
-        endpoint = self._endpoint
-        signed = {"content-type": _CONTENT_TYPE, "x-amz-target": f"DynamoDB_20120810.{operation}"}
-        signature = await self._signer.sign("POST", endpoint.url, body, signed)
-        fields = {"host": endpoint.host_header, "content-length": str(len(body)), "user-agent": "spass", **signed, **signature}
-        head = "".join([f"{name}: {value}\r\n" for name, value in fields.items()])
-        request = f"POST {endpoint.path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body
-        try:
-            return await endpoint.send(request, on_new_connection=on_new_connection)
-        except NoAnswer as error:
-            if not error.is_stale:
-                raise
-            return await endpoint.send(request, on_new_connection=True)
-
     def _correct_clock(self, answer: Answer, signed_with: float) -> bool:
         """Sign with the time of ``answer`` from now on. Return False if its request was signed with that time already, with the
         skew ``signed_with``, or if the answer has no time."""
@@ -191,37 +166,8 @@ class DynamoDBClient:
             return False
         if abs(skew - signed_with) < _SMALLEST_CORRECTION:
             return False
-        self._signer.clock_skew = skew
+        self.service.signer.clock_skew = skew
         return True
-
-    @cached_property
-    def _endpoint(self) -> Endpoint:
-        url = _endpoint_url(self._signer.region)
-        return Endpoint(url, connect_seconds=self._connect_seconds, silence_seconds=self._silence_seconds)
-
-
-def _endpoint_url(region: str) -> str:
-    """Return the URL of the environment, or that of the region.
-
-    Raises:
-        InternalError: the URL of the environment is not one.
-    """
-    name = "AWS_ENDPOINT_URL_DYNAMODB" if os.environ.get("AWS_ENDPOINT_URL_DYNAMODB") else "AWS_ENDPOINT_URL"
-    configured = os.environ.get(name)
-    if configured and os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() != "true":
-        if not _is_http_url(configured):
-            raise InternalError(f"{name} must be a URL that begins with http:// or https://.")
-        return configured
-    service = "dynamodb-fips" if os.environ.get("AWS_USE_FIPS_ENDPOINT", "").lower() == "true" else "dynamodb"
-    return f"https://{service}.{region}.{domain_of(region)}"
-
-
-def _is_http_url(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is not a number, or half of an IPv6 address
-        return False
 
 
 def _is_damaged(answer: Answer) -> bool:

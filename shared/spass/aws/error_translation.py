@@ -1,6 +1,6 @@
 """Call a service through boto3, and translate botocore's errors into ours."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
@@ -40,8 +40,8 @@ _TRANSIENT: Final = frozenset(
 
 
 @contextmanager
-def storage_errors() -> Iterator[None]:
-    """Translate the errors of botocore. Codes in ``_EXPECTED`` pass unchanged, because callers handle them.
+def storage_errors(expected: Collection[str] = ()) -> Iterator[None]:
+    """Translate the errors of botocore. Codes in ``expected`` and ``_EXPECTED`` pass unchanged, because callers handle them.
 
     Raises:
         StorageUnavailable: throttled, timed out, unreachable, or an error of the service. The effect of a write is unknown.
@@ -51,7 +51,7 @@ def storage_errors() -> Iterator[None]:
         yield
     except ClientError as error:
         code = error.response["Error"]["Code"]
-        if code in _EXPECTED:
+        if code in _EXPECTED or code in expected:
             raise
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         if code in _TRANSIENT or status >= 500:
@@ -61,11 +61,17 @@ def storage_errors() -> Iterator[None]:
         raise StorageUnavailable("The storage could not be reached; try again.", retry_after=1) from error
 
 
-async def call_service(service: str, operation: str, method: Callable[..., T], parameters: Mapping[str, object]) -> T:
+async def call_service(
+    service: str,
+    operation: str,
+    method: Callable[..., T],
+    parameters: Mapping[str, object],
+    expected: Collection[str] = (),
+) -> T:
     """Call boto3's ``method`` in a worker thread. Raise the errors of ``storage_errors``."""
 
     def run() -> T:
-        with storage_errors():
+        with storage_errors(expected):
             return method(**parameters)
 
     return await invoke_blocking(ServiceCall(service, operation, parameters), run)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.parse import quote, urlsplit
 
 import anyio.to_thread
@@ -34,6 +34,14 @@ class AccessKey(NamedTuple):
     id: str
     secret: str
     token: str | None
+
+
+class KeySource(Protocol):
+    """A source of credentials, which may change."""
+
+    async def access_key(self) -> AccessKey:
+        """Return the credentials to use now."""
+        ...
 
 
 class CredentialSource:
@@ -136,14 +144,16 @@ class Signer:
         """
         return self._region or self._source.region
 
-    async def sign(self, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> dict[str, str]:
+    async def sign(
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str], keys: KeySource | None = None
+    ) -> dict[str, str]:
         """Return the headers to add to a request. The path of ``url`` is percent-encoded once, and it has no query. ``headers``,
-        in lower case, are signed too, so a proxy must not change them.
+        in lower case, are signed too, so a proxy must not change them. ``keys`` are other credentials than those of this process.
 
         Raises:
             SigningFailed: credentials or the region are missing, or credentials could not be renewed.
         """
-        key = await self._source.access_key()
+        key = await (keys or self._source).access_key()
         body_hash = await anyio.to_thread.run_sync(_hash, body) if len(body) > _LONG_BODY else _hash(body)
         now = _format_time(int(time.time() + self.clock_skew))
         host, path = _host_and_path(url)

@@ -24,6 +24,10 @@ OperatorId = NewType("OperatorId", str)
 ManagedAgentId = NewType("ManagedAgentId", str)
 RunId = NewType("RunId", str)
 
+TENANT_ID: Final = r"[a-z0-9][a-z0-9-]{0,62}"
+"""The pattern of the ids of tenants. It has no character that is a wildcard or a variable in a policy of AWS, or ends the id in a
+key."""
+
 RAG_ID: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 """The pattern of the ids of indices, documents and workspaces that a caller chooses."""
 

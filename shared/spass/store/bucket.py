@@ -109,7 +109,7 @@ class TenantUploads(Protocol):
         StorageUnavailable: the bucket throttled all retries or was unreachable; whether a write took effect is unknown.
     """
 
-    def presign(self, key: str, *, size: int, content_type: str, seconds: int) -> PresignedPost:
+    async def presign(self, key: str, *, size: int, content_type: str, seconds: int) -> PresignedPost:
         """Return the form that puts ``key``, of ``content_type`` and at most ``size`` bytes. Its validity is at most
         ``seconds``."""
 

@@ -20,7 +20,7 @@ PendingCall: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
 
 _MAX_THREADS: Final = 40
 _READS: Final = frozenset(
-    {"GetItem", "Query", "GetObject", "HeadObject", "ListObjectsV2", "Invoke", "GetSchedule", "ListSchedules"}
+    {"GetItem", "Query", "GetObject", "HeadObject", "ListObjectsV2", "Invoke", "GetSchedule", "ListSchedules", "AssumeRole"}
 )
 
 

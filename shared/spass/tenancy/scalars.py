@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from spass.core.ids import AGENT_MODEL_PREFIX
+from spass.core.ids import AGENT_MODEL_PREFIX, TENANT_ID
 
 ANY_MODEL: Final = "*"
 """The entry of a token's ``allowed_models`` that allows every model."""
@@ -79,9 +79,7 @@ EnvironmentVariable = Annotated[
 Sha256 = Annotated[str, AfterValidator(_check_sha256)]
 AbsoluteFolder = Annotated[Path, BeforeValidator(_check_folder)]
 BaseUrl = Annotated[str, AfterValidator(_check_base_url)]
-TenantName = Annotated[
-    str, _match(r"[a-z0-9][a-z0-9-]{0,62}", "must be 1 to 63 characters of a-z, 0-9 and -, and must not begin with -")
-]
+TenantName = Annotated[str, _match(TENANT_ID, "must be 1 to 63 characters of a-z, 0-9 and -, and must not begin with -")]
 Positive = Annotated[int, Field(gt=0, le=10**12, strict=True)]
 Count = Annotated[int, Field(ge=0, strict=True)]
 Bound = Annotated[int, Field(ge=1, le=1000, strict=True)]

@@ -87,6 +87,7 @@ class Settings:
     agents: Path
     table: str
     bucket: str
+    tenant_role: str | None = None
     job_targets: JobTargets = NO_JOB_TARGETS
     capacity: Capacity = DEFAULT_CAPACITY
     keys_path: str | None = None
@@ -113,6 +114,7 @@ class Settings:
             agents=Path(environment.get("SPASS_AGENTS") or "agents"),
             table=environment.get("SPASS_TABLE") or "spass",
             bucket=environment.get("SPASS_BUCKET") or "spass",
+            tenant_role=environment.get("SPASS_TENANT_ROLE") or None,
             job_targets=JobTargets(
                 queue=environment.get("SPASS_QUEUE") or None,
                 compaction_queue=environment.get("SPASS_COMPACTION_QUEUE") or None,
@@ -189,6 +191,7 @@ class Services:
             bucket=settings.bucket,
             job_targets=settings.job_targets,
             work_bound=self._work_bound,
+            tenant_role=settings.tenant_role,
         )
 
     @cached_property

@@ -21,8 +21,8 @@ def post(form: PresignedPost, body: bytes) -> httpx.Response:
 
 
 @pytest.fixture
-def form(store: TenantStore) -> PresignedPost:
-    return store.uploads.presign(KEY, size=11, content_type="text/markdown", seconds=60)
+async def form(store: TenantStore) -> PresignedPost:
+    return await store.uploads.presign(KEY, size=11, content_type="text/markdown", seconds=60)
 
 
 async def test_a_form_uploads_its_file(store: TenantStore, form: PresignedPost) -> None:
@@ -46,14 +46,14 @@ async def test_a_form_refuses_another_key(store: TenantStore, form: PresignedPos
 
 async def test_a_file_is_read_in_blocks_from_any_offset(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket, "BLOCK_BYTES", 4)
-    post(store.uploads.presign("i/f.txt", size=99, content_type="text/plain", seconds=60), b"0123456789abcdef")
+    post(await store.uploads.presign("i/f.txt", size=99, content_type="text/plain", seconds=60), b"0123456789abcdef")
     assert [block async for block in store.uploads.blocks("i/f.txt", None, 3, 13)] == [b"3456", b"789a", b"bc"]
     assert [block async for block in store.uploads.blocks("i/f.txt", None, 5, 5)] == []
 
 
 async def test_no_task_is_pending_after_the_reader_stops(store: TenantStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket, "BLOCK_BYTES", 4)
-    post(store.uploads.presign("i/f.txt", size=99, content_type="text/plain", seconds=60), b"0123456789abcdef")
+    post(await store.uploads.presign("i/f.txt", size=99, content_type="text/plain", seconds=60), b"0123456789abcdef")
     before = asyncio.all_tasks()
     blocks = store.uploads.blocks("i/f.txt", None, 0, 16)
     async for block in blocks:
@@ -70,7 +70,7 @@ async def test_a_tenant_does_not_see_the_files_of_another(aws: Aws, store: Tenan
 
 
 async def test_one_version_can_be_read_and_deleted(store: TenantStore, emulator_versions: None) -> None:
-    form = store.uploads.presign("i/v.txt", size=99, content_type="text/plain", seconds=60)
+    form = await store.uploads.presign("i/v.txt", size=99, content_type="text/plain", seconds=60)
     post(form, b"first")
     first = await store.uploads.head("i/v.txt")
     post(form, b"second!")

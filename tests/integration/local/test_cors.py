@@ -1,5 +1,6 @@
 """Browsers of the laptop's page may post uploads to the emulated bucket, also in a home that an earlier release created."""
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def form_of(bucket: str) -> PresignedPost:
     store = Aws(table="unused", bucket=bucket).for_tenant(TenantId("demo"))
-    return store.uploads.presign("notes/upl_1/a.md", size=10, content_type="text/markdown", seconds=60)
+    return asyncio.run(store.uploads.presign("notes/upl_1/a.md", size=10, content_type="text/markdown", seconds=60))
 
 
 def test_the_updated_bucket_keeps_its_objects(bucket: str) -> None:

@@ -1,5 +1,6 @@
 """Test the expiry of a presigned form: at the requested time or with the credentials that signed it, whichever is earlier."""
 
+import asyncio
 import base64
 import json
 from collections.abc import Callable
@@ -30,7 +31,7 @@ def presign(monkeypatch: pytest.MonkeyPatch) -> Presign:
     def sign(credentials: Credentials) -> PresignedPost:
         monkeypatch.setattr(botocore.session.Session, "get_credentials", lambda _: credentials)
         store = Aws(table="table", bucket="bucket").for_tenant(TenantId("acme"))
-        return store.uploads.presign("i/a.md", size=10, content_type="text/markdown", seconds=3600)
+        return asyncio.run(store.uploads.presign("i/a.md", size=10, content_type="text/markdown", seconds=3600))
 
     return sign
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from spass.aws.dynamodb import DynamoDBTable, attribute_of, item_of, parameters_of
+from spass.aws.signing import KeySource
 from spass.store.keys import Key
 from spass.store.table import Query
 from spass.store.writes import ITEM_ABSENT, Absent, AtMost, Check, Equals, Put, Update, Value
@@ -83,7 +84,9 @@ def test_a_whole_number_is_an_int_in_every_notation(text: str, number: int | Dec
 class LongPage:
     """A DynamoDB whose queries give 1,000 items at once."""
 
-    async def call(self, operation: str, request: Mapping[str, object], expected: Collection[str] = ()) -> dict[str, Any]:
+    async def call(
+        self, operation: str, request: Mapping[str, object], expected: Collection[str] = (), keys: KeySource | None = None
+    ) -> dict[str, Any]:
         return {"Items": [{"pk": {"S": KEY.pk}, "sk": {"S": str(number)}} for number in range(1000)]}
 
 

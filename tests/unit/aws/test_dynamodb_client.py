@@ -523,4 +523,4 @@ def test_the_endpoint_is_that_of_boto3(region: str, variables: Mapping[str, str]
     for name, value in ({"AWS_REGION": region, "AWS_DEFAULT_REGION": region} | dict(variables)).items():
         monkeypatch.setenv(name, value)
     client = DynamoDBClient()
-    assert client._endpoint.url == boto3.client("dynamodb").meta.endpoint_url
+    assert client.service.url == boto3.client("dynamodb").meta.endpoint_url

@@ -8,6 +8,7 @@ import pytest
 
 from spass.aws.dynamodb import DynamoDBTable
 from spass.aws.dynamodb_client import RequestRefused
+from spass.aws.signing import KeySource
 from spass.core.errors import InternalError
 from spass.core.ids import IndexId, TenantId
 from spass.store import keys
@@ -26,7 +27,9 @@ class Service:
     answers: list[Mapping[str, Any] | RequestRefused] = field(default_factory=list)
     requests: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
 
-    async def call(self, operation: str, request: Mapping[str, object], expected: Collection[str] = ()) -> dict[str, Any]:
+    async def call(
+        self, operation: str, request: Mapping[str, object], expected: Collection[str] = (), keys: KeySource | None = None
+    ) -> dict[str, Any]:
         self.requests.append((operation, request))
         answer = self.answers.pop(0)
         if isinstance(answer, RequestRefused):

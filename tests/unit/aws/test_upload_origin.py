@@ -1,5 +1,6 @@
 """The policy of the page names the origin to which boto3 posts uploads, in every region and partition."""
 
+import asyncio
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -31,7 +32,7 @@ def signed_url(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> st
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     store = Aws(table="table", bucket=variables["SPASS_BUCKET"]).for_tenant(TenantId("acme"))
-    return store.uploads.presign("i/a.md", size=10, content_type="text/markdown", seconds=60).url
+    return asyncio.run(store.uploads.presign("i/a.md", size=10, content_type="text/markdown", seconds=60)).url
 
 
 @pytest.mark.parametrize("region", sorted({*_regions(), "us-east-1", "cn-north-1", "us-gov-west-1", "eusc-de-east-1"}))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from spass.aws.dynamodb import DynamoDBTable
 from spass.aws.dynamodb_client import RequestRefused
+from spass.aws.signing import KeySource
 from spass.core.errors import InternalError
 from spass.store.keys import Key
 from spass.store.table import ConditionFailed, Query, TableClient, TransactionFailed
@@ -161,7 +162,9 @@ class EmulatedClient:
             create_table: Callable[[dict[str, Any]], object] = dynamodb._create_table
             create_table(dict(TABLE))
 
-    async def call(self, operation: str, request: Mapping[str, object], expected: Collection[str] = ()) -> dict[str, Any]:
+    async def call(
+        self, operation: str, request: Mapping[str, object], expected: Collection[str] = (), keys: KeySource | None = None
+    ) -> dict[str, Any]:
         with self._scope():
             status, _, body = self._handlers[operation](json.loads(json.dumps(request)))
         answer: dict[str, Any] = json.loads(body)

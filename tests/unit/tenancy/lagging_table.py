@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from spass.aws.bucket import S3Objects, S3Uploads
+from spass.aws.bucket import S3Access, S3Objects, S3Uploads
 from spass.aws.job_targets import NO_JOB_TARGETS
 from spass.aws.jobs import AwsJobs
 from spass.core.errors import StorageUnavailable
@@ -78,8 +78,8 @@ def build_store(table: TenantTable) -> TenantStore:
     return TenantStore(
         TENANT,
         table,
-        S3Objects(_fail, "bucket", TENANT),
-        S3Uploads(_fail, "bucket", TENANT, _fail),
+        S3Objects(S3Access(_fail, _fail), "bucket", TENANT),
+        S3Uploads(S3Access(_fail, _fail), "bucket", TENANT),
         jobs,
         WorkLine(TENANT, table, table, jobs, default_work_bound),
     )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from spass.aws.bucket import S3Objects, S3Uploads
+from spass.aws.bucket import S3Access, S3Objects, S3Uploads
 from spass.aws.job_targets import NO_JOB_TARGETS
 from spass.aws.jobs import AwsJobs
 from spass.calls.scope import Scope
@@ -91,8 +91,8 @@ def scope_for(
     store = TenantStore(
         name,
         table,
-        S3Objects(fail, "bucket", name),
-        S3Uploads(fail, "bucket", name, fail),
+        S3Objects(S3Access(fail, fail), "bucket", name),
+        S3Uploads(S3Access(fail, fail), "bucket", name),
         jobs,
         WorkLine(name, table, table, jobs, default_work_bound),
     )

@@ -95,7 +95,7 @@ class Uploads:
         check_model(await read_manifest(scope.store, index_id), model)
         upload = UploadId(new_id("upl"))
         key = form_key(index_id, upload, filename)
-        form = scope.store.uploads.presign(key, size=size, content_type=content_type, seconds=FORM_SECONDS)
+        form = await scope.store.uploads.presign(key, size=size, content_type=content_type, seconds=FORM_SECONDS)
         attributes: dict[str, Value] = {
             "index": index_id,
             "filename": filename,
