@@ -130,7 +130,7 @@ class SimulatedDeployment(MemoryAws):
     def begin_anew(self, points: CallFaults) -> None:
         """Empty the stores and the caches. This is faster than a new deployment."""
         self.points = points
-        for cache in ("cascade", "calls", "summarizer"):
+        for cache in ("cascade", "calls", "places", "summarizer"):
             self.services.__dict__.pop(cache, None)
         self.services.compaction_steps = CompactionSteps(self.services.summarizer, self.clock)
         self.table, self.bucket = MemoryTable(self.clock), MemoryBucket(self.clock)
