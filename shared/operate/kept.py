@@ -1,7 +1,7 @@
 """Keep the assemblies of releases, so that an operator can go back to one without building it.
 
 A release is ``<commit>.tar`` in the folder of its environment, with the CDK's assembly as ``cdk.out/``. The time of the file is
-that of its deployment. While it is deployed, its name has another ending.
+that of its deployment. While it is written, and then while it is deployed, its name has other endings.
 """
 
 import json
@@ -18,6 +18,7 @@ from typing import Final
 ASSEMBLY: Final = "cdk.out"
 _KEPT: Final = ".tar"
 _DEPLOYING: Final = ".tar.deploying"
+_WRITING: Final = ".tar.writing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +70,19 @@ class Releases:
     def add(self, assembly: Path, commit: str) -> Release:
         """Keep this assembly, which is about to be deployed."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for left in self.folder.glob(f"*{_DEPLOYING}"):
-            left.unlink()
-        file = self.folder / f"{commit}{_DEPLOYING}"
+        file = self.folder / f"{commit}{_WRITING}"
         stale = _stale(assembly)
         with tarfile.open(file, "w") as archive:
             archive.add(assembly, ASSEMBLY, filter=lambda member: None if {*Path(member.name).parts[1:2]} & stale else member)
-        return Release(file, commit, 0)
+        return Release(file.replace(self.folder / f"{commit}{_DEPLOYING}"), commit, 0)
 
     def settle(self, running: str | None) -> None:
-        """Keep the release that was about to be deployed, if it is the one that runs now. Remove it if it is another one."""
-        for file in self.folder.glob(f"*{_DEPLOYING}"):
-            commit = file.name.removesuffix(_DEPLOYING)
-            if commit == running:
+        """Keep the release that was about to be deployed, if it is the one that runs now. Remove it if it is another one, or if
+        it was not written whole."""
+        for file in self.folder.glob(f"*{_KEPT}.*"):
+            if file.name == f"{running}{_DEPLOYING}":
                 os.utime(file)
-                file.replace(file.with_name(f"{commit}{_KEPT}"))
+                file.replace(file.with_suffix(""))
             else:
                 file.unlink()
 

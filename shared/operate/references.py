@@ -182,7 +182,7 @@ def _workspaces(at: _Partition) -> Iterator[Subject]:
 
 def _versions(at: _Partition, workspace: WorkspaceId, generation: str) -> Iterator[Subject]:
     head = at.table.get(keys.workspace(at.tenant, workspace))
-    if head is None or head.get("generation") != generation:
+    if head is not None and head.get("generation") != generation:
         return  # it is deleted, and the sweep removes this generation
     numbered = [(int(number), item) for number, item in at.begin(keys.VERSION_PREFIX)]
     numbers = {number for number, _ in numbered}
@@ -192,15 +192,16 @@ def _versions(at: _Partition, workspace: WorkspaceId, generation: str) -> Iterat
         for part in ("tree", "pack")
         if part in item
     }
-    missing = [f"version {number}" for number in range(min(numbers), head["version"] + 1) if number not in numbers]
-    yield _workspace(at, workspace, generation, head, objects=objects, missing=missing)
+    expected = range(min(numbers, default=1), head["version"] + 1 if head else max(numbers, default=0))
+    missing = [f"version {number}" for number in expected if number not in numbers]
+    yield _workspace(at, workspace, generation, head, objects=objects, missing=[*([] if head else ["the head"]), *missing])
 
 
 def _workspace(
     at: _Partition,
     workspace: WorkspaceId,
     generation: str,
-    head: StoredItem,
+    head: StoredItem | None,
     *,
     objects: Mapping[str, str] | None = None,
     missing: Sequence[str] = (),
@@ -211,9 +212,9 @@ def _workspace(
         folder=at.object(f"{WORKSPACES}{workspace}/{generation}/"),
         objects=objects or {},
         missing=missing,
-        head=keys.workspace(at.tenant, workspace),
+        head=keys.workspace(at.tenant, workspace) if head else None,
         generation=generation,
-        marked=head.get(LOST),
+        marked=head.get(LOST) if head else None,
     )
 
 

@@ -226,7 +226,8 @@ def _find(items: Sequence[StoredItem], table: RestoredTable) -> Sequence[Subject
     found = list(find_subjects(items, table, time.time()))
     if not any(subject.missing for subject in found):
         return found
-    return list(find_subjects(table.query(str(items[0]["pk"])), table, time.time()))
+    again = table.query(str(items[0]["pk"]))
+    return list(find_subjects(again, table, time.time())) if again else ()
 
 
 def _named(parts: Sequence[str]) -> str:

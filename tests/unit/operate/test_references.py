@@ -97,6 +97,13 @@ def test_the_missing_versions_of_a_workspace_are_named(items: MemoryItems) -> No
     assert lost(items.subject("workspace demo/kept")) == {"all versions"}
 
 
+def test_a_workspace_whose_head_is_missing_is_named_with_its_objects(items: MemoryItems) -> None:
+    items.items = [item for item in items.items if item["sk"] != "WS#kept"]
+    found = items.subject("workspace demo/kept")
+    assert (lost(found), found.head) == ({"the head"}, None)
+    assert {name.partition(" ")[0] for name in found.objects.values()} == {"tree", "pack"}
+
+
 def test_the_versions_of_a_deleted_generation_are_no_subject(items: MemoryItems) -> None:
     for item in items.items:
         if item["sk"] == "WS#kept":

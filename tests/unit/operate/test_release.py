@@ -254,6 +254,22 @@ def test_a_release_whose_process_was_killed_is_kept_if_it_runs(released: Operato
     assert released.tried == [SECOND]
 
 
+def test_a_release_that_could_not_be_kept_whole_does_not_replace_the_kept_one(
+    released: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(tarfile.TarFile, "add", _fail_for_want_of_space)
+        assert released.release(THIRD) == 1
+    assert released.deployed == []
+    assert released.go_back("--to", SECOND) == 0
+    assert released.go_back("--to", THIRD) == 0
+    assert released.kept() == [f"{commit}.tar" for commit in (FIRST, SECOND, THIRD)]
+
+
+def _fail_for_want_of_space(*_: object, **__: object) -> None:
+    raise OSError("No space left on device")
+
+
 def test_a_failed_smoke_test_says_how_to_go_back(operator: Operator, capsys: pytest.CaptureFixture[str]) -> None:
     operator.smoke_status = 1
     assert operator.release(FIRST) == 1

@@ -16,6 +16,7 @@ from operate.account import Account, AccountUnreadable
 from operate.object_versions import ObjectVersions
 from operate.recovery import RestoreRefused, TableRecovery, Window
 from operate.restore import Restore
+from operate.restored_table import RestoredTable
 from operate.storage import NotDeployed, Storage
 from spass.store.restored import LOST
 from tests.drill.drill import CopiedTable, create_table
@@ -134,6 +135,13 @@ def test_a_table_that_the_gateway_uses_already_is_not_written(s3: "S3Client", ca
     output = capsys.readouterr().out
     assert "1 brought back" in output
     assert "restored:" not in output
+
+
+def test_a_partition_that_goes_while_it_is_read_is_passed_over(s3: "S3Client", monkeypatch: pytest.MonkeyPatch) -> None:
+    expired = {**SESSION, "sk": {"S": "TURN#0000000009"}, "next_seq": {"N": "11"}}
+    recovery = CopiedTable(boto3.client("dynamodb"), "used", AT, [expired])
+    monkeypatch.setattr(RestoredTable, "query", lambda *_: ())
+    assert make(recovery=recovery).run() == 0
 
 
 def test_another_table_of_the_name_is_refused_and_stays(s3: "S3Client") -> None:
