@@ -58,7 +58,7 @@ class Machine:
 
     definition: Mapping[str, Any]
 
-    def steps(self, work: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
+    def steps(self, work: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
         """Yield the input of each task, in order. A choice takes its default: no limit stops a step here."""
         name = self.definition["StartAt"]
         while name is not None:
@@ -66,11 +66,7 @@ class Machine:
             if state["Type"] not in ("Task", "Choice"):
                 raise SystemExit(f"the bench follows tasks and choices only, and {name} is a {state['Type']}")
             if state["Type"] == "Task":
-                given = state["Parameters"].items()
-                yield {
-                    key.removesuffix(".$"): work[value.removeprefix("$.")] if key.endswith(".$") else value
-                    for key, value in given
-                }
+                yield {key.removesuffix(".$"): _resolved(key, value, work) for key, value in state["Parameters"].items()}
             name = _next(state)
 
     @property
@@ -81,6 +77,13 @@ class Machine:
         while name is not None:
             name, count = _next(self.definition["States"][name]), count + 1
         return count
+
+
+def _resolved(name: str, value: Any, work: Mapping[str, str]) -> Any:  # noqa: ANN401 (a parameter has any type)
+    """Return the value of a parameter: a constant, the input of the execution, or a field of it."""
+    if not name.endswith(".$"):
+        return value
+    return work if value == "$$.Execution.Input" else work[value.removeprefix("$.")]
 
 
 def _next(state: Mapping[str, Any]) -> str | None:

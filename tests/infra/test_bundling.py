@@ -54,6 +54,8 @@ def _services_used() -> set[str]:
     for path in [*(ROOT / "shared" / "spass").rglob("*.py"), *(ROOT / "functions").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in {"client", "resource"}:
+                if not node.args:  # of one of our own classes
+                    continue
                 service = ast.literal_eval(node.args[0])
                 assert isinstance(service, str), path
                 services.add(service)

@@ -6,7 +6,7 @@ import socket
 import ssl
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -73,7 +73,7 @@ class Endpoint:
     def prepare(self) -> None:
         """Read the certificates now, instead of at the first request."""
         if self._is_secure:
-            _ = self._certificates
+            _certificates()
 
     def close(self) -> None:
         """Close the idle connections of the running event loop, in its next iteration, and those in use after their answers."""
@@ -92,7 +92,7 @@ class Endpoint:
 
     async def _connect_to_any(self, loop: asyncio.AbstractEventLoop) -> "Connection":
         """Connect to the first address that accepts a connection."""
-        context = self._certificates if self._is_secure else None
+        context = _certificates() if self._is_secure else None
         name = self._host if self._is_secure else None
         connect = partial(
             loop.create_connection, partial(Connection, loop, self._silence_seconds), ssl=context, server_hostname=name
@@ -116,23 +116,29 @@ class Endpoint:
             found = await loop.run_in_executor(_lookups, look_up)
         return [str(address[0]) for *_, address in found]
 
-    @cached_property
-    def _certificates(self) -> ssl.SSLContext:
-        """Return a context with the certificates that boto3 trusts, which takes 20 ms to read.
 
-        Raises:
-            InternalError: there are none where the environment says.
-        """
-        import certifi
+def _certificates() -> ssl.SSLContext:
+    """Return a context with the certificates that boto3 trusts.
 
-        trusted = os.environ.get("AWS_CA_BUNDLE") or os.environ.get("REQUESTS_CA_BUNDLE") or certifi.where()
-        try:
-            if Path(trusted).is_dir():
-                return ssl.create_default_context(capath=trusted)
-            return ssl.create_default_context(cafile=trusted)
-        except OSError as error:  # ssl.SSLError is one
-            message = "AWS_CA_BUNDLE or REQUESTS_CA_BUNDLE does not name a file of certificates, or a folder of them."
-            raise InternalError(message) from error
+    Raises:
+        InternalError: there are none where the environment says.
+    """
+    import certifi
+
+    return _read_certificates(os.environ.get("AWS_CA_BUNDLE") or os.environ.get("REQUESTS_CA_BUNDLE") or certifi.where())
+
+
+@cache
+def _read_certificates(trusted: str) -> ssl.SSLContext:
+    """Return a context with the certificates at ``trusted``. Cached: it takes 20 ms to read them, and a function calls two
+    services."""
+    try:
+        if Path(trusted).is_dir():
+            return ssl.create_default_context(capath=trusted)
+        return ssl.create_default_context(cafile=trusted)
+    except OSError as error:  # ssl.SSLError is one
+        message = "AWS_CA_BUNDLE or REQUESTS_CA_BUNDLE does not name a file of certificates, or a folder of them."
+        raise InternalError(message) from error
 
 
 class _Pool:

@@ -20,7 +20,7 @@ def machine() -> Machine:
 
 def test_the_steps_are_called_in_the_machines_order_with_ids_alone(machine: Machine) -> None:
     steps = list(machine.steps({"tenant": "acme", "job": "job_1"}))
-    ids = {"tenant": "acme", "job": "job_1"}
+    ids = {"tenant": "acme", "job": "job_1", "input": {"tenant": "acme", "job": "job_1"}}
     assert steps == [{"step": "plan", **ids}, {"step": "summarise", **ids, "may_wait": True}, {"step": "commit", **ids}]
 
 
