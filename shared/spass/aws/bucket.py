@@ -52,7 +52,8 @@ class S3Access:
     """boto3's client with the credentials that may read and write a tenant's objects.
 
     ``client`` returns it, and ``valid_seconds`` for how long what it signs stays valid. With ``is_of_tenant``, the credentials
-    may list only the tenant's own prefixes, and S3 then answers 403 for an object that does not exist.
+    may list only the tenant's own prefixes, and S3 then answers 403 for an object that does not exist: a list must say which of
+    the two it is.
     """
 
     client: "Callable[[], Awaitable[S3Client]]"
@@ -67,7 +68,7 @@ class Folder:
         self._access = access
         self._bucket = bucket
         self._prefix = prefix
-        self._missing = _MISSING | _FORBIDDEN if access.is_of_tenant else _MISSING
+        self._may_be_missing = _FORBIDDEN if access.is_of_tenant else frozenset[str]()
 
     async def _read(self, parameters: Mapping[str, object]) -> bytes:
         def method(client: "S3Client") -> Callable[..., bytes]:
@@ -83,11 +84,37 @@ class Folder:
         return await self._find("GetObject", method, parameters)
 
     async def _find(self, operation: str, method: "_Method[T]", parameters: Mapping[str, object]) -> T:
-        """Read an object. Raise ``ObjectMissing`` if it or the range does not exist."""
+        """Read an object. Raise ``ObjectMissing`` if it or the range does not exist.
+
+        A refusal is one of a missing object only if a list says so too: without that, a wrong policy or key would let callers
+        give up objects that exist.
+        """
         try:
-            return await self._call(operation, method, parameters, self._missing)
+            return await self._call(operation, method, parameters, self._may_be_missing)
         except ClientError as error:
-            raise missing(error, self._missing) from None
+            if error.response["Error"]["Code"] not in self._may_be_missing:
+                raise missing(error) from None
+        if not await self._exists(parameters):
+            raise ObjectMissing
+        try:  # again, because it may have been put between the two calls
+            return await self._call(operation, method, parameters)
+        except ClientError as error:
+            raise missing(error) from None
+
+    async def _exists(self, parameters: Mapping[str, object]) -> bool:
+        """Return True if a list has the object, and the version of ``parameters``, if they have one, is the current one."""
+        key, version = parameters["Key"], parameters.get("VersionId")
+        wanted = {"Prefix": key, "MaxKeys": 1}
+        page: Mapping[str, Any] = await self._call("ListObjectsV2", lambda s3: s3.list_objects_v2, wanted)
+        if [entry["Key"] for entry in page.get("Contents", ())] != [key]:
+            return False
+        if version is None:
+            return True
+        try:
+            current: Mapping[str, Any] = await self._call("HeadObject", lambda s3: s3.head_object, {"Key": key})
+        except ClientError:
+            return False
+        return current.get("VersionId") == version
 
     async def _call(
         self, operation: str, method: "_Method[T]", parameters: Mapping[str, object], expected: Collection[str] = ()
@@ -113,10 +140,9 @@ def _read_range(response: "GetObjectOutputTypeDef", range_header: object) -> byt
         body.close()
 
 
-def missing(error: ClientError, codes: Collection[str] = _MISSING) -> Exception:
-    """Return ``ObjectMissing`` if ``error`` says with one of ``codes`` that the object or the range does not exist, otherwise
-    ``error``."""
-    return ObjectMissing() if error.response["Error"]["Code"] in codes else error
+def missing(error: ClientError) -> Exception:
+    """Return ``ObjectMissing`` if ``error`` says that the object or the range does not exist, otherwise ``error``."""
+    return ObjectMissing() if error.response["Error"]["Code"] in _MISSING else error
 
 
 def _byte_range(start: int, end: int | None) -> str:

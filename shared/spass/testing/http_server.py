@@ -97,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
         except ConnectionError:  # the client has disconnected
             self.close_connection = True
 
-    do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815 (the base class's names)
+    do_HEAD = do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815 (the base class's names)
 
     def _send(self, answer: HttpAnswer) -> None:
         self.send_response(answer.status)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, TypeVar
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -38,6 +38,10 @@ class Services:
     refuses: bool = False
     is_silent: bool = False
     s3_status: int = 200
+    listed: tuple[str, ...] | None = ()
+    """The keys of the bucket. None refuses a list of them."""
+    current: str = "v2"
+    """The current version of an object, of which a read without a version is allowed."""
     sessions: list[dict[str, str]] = field(default_factory=list)
     signers: list[tuple[str, str]] = field(default_factory=list)
 
@@ -45,7 +49,7 @@ class Services:
         key, service = _signer(request)
         if service != "sts":
             self.signers.append((service, key))
-            return json_answer({}) if service == "dynamodb" else self._s3()
+            return json_answer({}) if service == "dynamodb" else self._s3(request)
         assert key == OWN
         asked = {name: value for name, (value,) in parse_qs(request.body.decode()).items()}
         self.sessions.append(asked)
@@ -59,9 +63,18 @@ class Services:
         """Return the access keys of the requests to one service."""
         return [key for name, key in self.signers if name == service]
 
-    def _s3(self) -> HttpAnswer:
-        body = b"<Error><Code>AccessDenied</Code></Error>" if self.s3_status == 403 else b"bytes"
-        return HttpAnswer(body, self.s3_status, "application/xml", {"connection": "close"})
+    def _s3(self, request: HttpRequest) -> HttpAnswer:
+        query, is_head = parse_qs(urlsplit(request.path).query), request.method == "HEAD"
+        status, body, headers = self.s3_status, b"bytes", {"connection": "close"}
+        if "list-type" in query and self.listed is not None:
+            found = sorted(key for key in self.listed if key.startswith(query["prefix"][0]))[: int(query["max-keys"][0])]
+            keys = "".join(f"<Contents><Key>{key}</Key></Contents>" for key in found)
+            status, body = 200, f"<ListBucketResult><IsTruncated>false</IsTruncated>{keys}</ListBucketResult>".encode()
+        elif is_head and "versionId" not in query:
+            status, headers = 200, {**headers, "x-amz-version-id": self.current}
+        elif status == 403:
+            body = b"<Error><Code>AccessDenied</Code></Error>"
+        return HttpAnswer(b"" if is_head else body, status, "application/xml", headers)
 
     def _session(self, tenant: str) -> str:
         end = datetime.fromtimestamp(self.now + HOUR, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -217,14 +230,35 @@ async def test_an_id_with_a_wildcard_gets_no_session(services: Services) -> None
     assert services.sessions == []
 
 
-async def test_a_missing_object_is_one_that_a_session_may_not_read(aws: Aws, services: Services) -> None:
-    services.s3_status = 403
+async def test_a_refused_object_is_missing_if_a_list_has_none(aws: Aws, services: Services) -> None:
+    services.s3_status, services.listed = 403, ("T/acme/x2", "uploads/acme/x/y")
     store = aws.for_tenant(ACME)
-    for call in (store.objects.get("x"), anext(store.uploads.blocks("x", None, 0, 1))):
+    for call in (store.objects.get("x"), anext(store.uploads.blocks("x", None, 0, 1)), store.uploads.head("x", "v1")):
         with pytest.raises(ObjectMissing):
             await call
+
+
+@pytest.mark.parametrize("listed", [("T/acme/x", "uploads/acme/x"), None])
+async def test_a_refused_object_that_may_exist_is_no_missing_one(
+    aws: Aws, services: Services, listed: tuple[str, ...] | None
+) -> None:
+    services.s3_status, services.listed = 403, listed
+    store = aws.for_tenant(ACME)
+    for call in (store.objects.get("x"), anext(store.uploads.blocks("x", None, 0, 1)), store.uploads.head("x", "v2")):
+        with pytest.raises(InternalError):
+            await call
+
+
+async def test_an_older_version_that_is_refused_is_missing(aws: Aws, services: Services) -> None:
+    services.s3_status, services.listed = 403, ("uploads/acme/x",)
+    with pytest.raises(ObjectMissing):
+        await aws.for_tenant(ACME).uploads.head("x", "v1")
+
+
+async def test_a_refused_list_and_a_refusal_without_a_session_are_errors(aws: Aws, services: Services) -> None:
+    services.s3_status, services.listed = 403, None
     with pytest.raises(InternalError):
-        await store.objects.list_keys("x")
+        await aws.for_tenant(ACME).objects.list_keys("x")
     with pytest.raises(InternalError):
         await Aws(table="t", bucket="b").for_tenant(ACME).objects.get("x")
 
