@@ -29,6 +29,8 @@ _SECONDS: Final = 3600  # AWS allows no longer session of a role that another ro
 _RENEW_SECONDS: Final = 20 * 60  # before the end: an invocation and the form of an upload take up to 15 minutes
 _PAUSE_SECONDS: Final = 30  # between attempts to renew a session that is still valid
 _DELAY: Final = 0.1  # seconds before the second attempt, full jitter
+_MAX_CALL_SECONDS: Final = 5.0  # of both attempts; a request of a client waits for it
+_THROTTLED: Final = frozenset({"Throttling", "ThrottlingException", "RequestLimitExceeded"})  # with status 400
 _HEADERS: Final[Mapping[str, str]] = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
 _FIELDS: Final = ("AccessKeyId", "SecretAccessKey", "SessionToken", "Expiration")
 
@@ -39,10 +41,11 @@ class TenantSession:
     ``s3`` is boto3's client with these credentials, once one was needed.
     """
 
-    def __init__(self, key: AccessKey, expires: int) -> None:
+    def __init__(self, key: AccessKey, expires: int, now: int) -> None:
         self.key = key
         self.expires = expires
-        self.renewal = expires - _RENEW_SECONDS
+        # Later for a short session, or a clock that is ahead: otherwise each access would ask for a new one.
+        self.renewal = max(expires - _RENEW_SECONDS, min(now + _PAUSE_SECONDS, expires))
         self.s3: S3Client | None = None
 
 
@@ -119,17 +122,27 @@ class TenantSessions:
 
     async def _call(self, body: bytes) -> TenantSession:
         try:
-            answer = await self._sts.post(body, _HEADERS)
-            if answer.status >= 500 or answer.status == 429:
-                await back_off(_DELAY)
-                answer = await self._sts.post(body, _HEADERS)
-        except (NoAnswer, SigningFailed) as error:
+            async with asyncio.timeout(_MAX_CALL_SECONDS):
+                answer = await self._first_attempt(body)
+                if answer is None:
+                    await back_off(_DELAY)
+                    answer = await self._sts.post(body, _HEADERS, on_new_connection=True)
+        except (NoAnswer, SigningFailed, TimeoutError) as error:
             raise _unavailable() from error
         if answer.status == 200:
             return _session(answer)
         code = _field(answer, "Code") or answer.status
         reason = f"STS refused a session of the role that reaches a tenant's data ({code}). Check the role's trust policy."
         raise _unavailable() from InternalError(reason)
+
+    async def _first_attempt(self, body: bytes) -> Answer | None:
+        """Return the answer of STS, or None if another attempt may succeed."""
+        try:
+            answer = await self._sts.post(body, _HEADERS)
+        except NoAnswer:
+            return None
+        is_transient = answer.status >= 500 or answer.status == 429 or _field(answer, "Code") in _THROTTLED
+        return None if is_transient else answer
 
 
 class TenantKeys:
@@ -152,15 +165,19 @@ def _session(answer: Answer) -> TenantSession:
     """Return the session that STS answered with (XML).
 
     Raises:
-        StorageUnavailable: the answer is not whole.
+        StorageUnavailable: the answer is not whole, or the session has ended.
     """
-    key_id, secret, token, expires = (_field(answer, name) for name in _FIELDS)
-    if not (key_id and secret and token and expires):
+    key_id, secret, token, end = (_field(answer, name) for name in _FIELDS)
+    if not (key_id and secret and token and end):
         raise _unavailable()
     try:
-        return TenantSession(AccessKey(key_id, secret, token), int(datetime.fromisoformat(expires).timestamp()))
+        expires = int(datetime.fromisoformat(end).timestamp())
     except ValueError:
         raise _unavailable() from None
+    now = now_s()
+    if expires <= now:
+        raise _unavailable()
+    return TenantSession(AccessKey(key_id, secret, token), expires, now)
 
 
 def _field(answer: Answer, name: str) -> str | None:

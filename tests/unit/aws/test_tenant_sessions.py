@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -37,6 +38,15 @@ class Services:
     now: int = 1_800_000_000
     refuses: bool = False
     is_silent: bool = False
+    seconds: int = HOUR
+    failures: list[HttpAnswer | None] = field(default_factory=list)
+    """The first answers of STS. None ends the connection."""
+    answers: threading.Event = field(default_factory=threading.Event)
+    """STS answers only while this is set."""
+
+    def __post_init__(self) -> None:
+        self.answers.set()
+
     s3_status: int = 200
     listed: tuple[str, ...] | None = ()
     """The keys of the bucket. None refuses a list of them."""
@@ -53,6 +63,9 @@ class Services:
         assert key == OWN
         asked = {name: value for name, (value,) in parse_qs(request.body.decode()).items()}
         self.sessions.append(asked)
+        self.answers.wait(10)
+        if self.failures:
+            return self.failures.pop(0)
         if self.is_silent:
             return None
         if self.refuses:
@@ -77,7 +90,7 @@ class Services:
         return HttpAnswer(b"" if is_head else body, status, "application/xml", headers)
 
     def _session(self, tenant: str) -> str:
-        end = datetime.fromtimestamp(self.now + HOUR, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        end = datetime.fromtimestamp(self.now + self.seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         fields = {"AccessKeyId": f"ASIA{tenant}{len(self.sessions)}", "SecretAccessKey": "s/+=", "SessionToken": "t/+=="}
         values = "".join(f"<{name}>{value}</{name}>" for name, value in {**fields, "Expiration": end}.items())
         return (
@@ -221,6 +234,47 @@ async def test_a_session_that_cannot_be_renewed_serves_until_its_end(aws: Aws, s
     services.now += 1
     with pytest.raises(StorageUnavailable):
         await read(aws, ACME)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        None,
+        HttpAnswer(b"", 503),
+        HttpAnswer(b"<ErrorResponse><Error><Code>Throttling</Code></Error></ErrorResponse>", 400),
+    ],
+)
+async def test_sts_is_asked_once_more_after_a_passing_failure(services: Services, failure: HttpAnswer | None) -> None:
+    services.failures = [failure]
+    async with closing(TenantSessions(ROLE)) as sessions:
+        assert (await sessions.get(ACME)).key.id == "ASIAacme2"
+
+
+async def test_both_attempts_together_take_limited_time(aws: Aws, services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenant_sessions, "_MAX_CALL_SECONDS", 0.1)
+    services.answers.clear()
+    with pytest.raises(StorageUnavailable):
+        await read(aws, ACME)
+    services.answers.set()
+    assert services.signers == []
+
+
+@pytest.mark.parametrize("seconds", [1, 600])
+async def test_a_short_session_is_not_renewed_at_each_access(aws: Aws, services: Services, seconds: int) -> None:
+    services.seconds = seconds
+    for _ in range(3):
+        await read(aws, ACME)
+    assert len(services.sessions) == 1
+    services.now += 30
+    await read(aws, ACME)
+    assert len(services.sessions) == 2
+
+
+async def test_a_session_that_has_ended_reaches_nothing(aws: Aws, services: Services) -> None:
+    services.seconds = 0
+    with pytest.raises(StorageUnavailable):
+        await read(aws, ACME)
+    assert services.signers == []
 
 
 async def test_an_id_with_a_wildcard_gets_no_session(services: Services) -> None:
