@@ -37,11 +37,18 @@ class Release:
 
     @contextmanager
     def unpack(self) -> Iterator[Path]:
-        """Yield the assembly in a folder, which is removed at the end."""
+        """Yield the assembly in a folder, which is removed at the end.
+
+        Raises:
+            tarfile.TarError: the file is cut off, or has a member that leads out of the folder.
+        """
         with TemporaryDirectory(prefix=".unpacked-", dir=self.file.parent) as folder:
-            with tarfile.open(self.file) as archive:
-                archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
-                archive.extractall(folder)  # noqa: S202  # Python 3.11.4 and newer filter it
+            try:
+                with tarfile.open(self.file) as archive:
+                    archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+                    archive.extractall(folder)  # noqa: S202  # Python 3.11.4 and newer filter it
+            except tarfile.TarError as error:
+                raise tarfile.TarError(f"{self.file}: {error}") from error
             yield Path(folder) / ASSEMBLY
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 TTL: Final = "ttl"
 _POLL_SECONDS: Final = 10
+_NOT_SEEN: Final = "gone"
+"""The status of a table that DynamoDB does not describe, as at the very beginning of a restore."""
 
 
 class RestoreRefused(Exception):
@@ -75,13 +77,26 @@ class TableRecovery:
         self.client.restore_table_to_point_in_time(SourceTableName=source, TargetTableName=target, RestoreDateTime=at)
 
     def wait(self, table: str) -> None:
-        """Wait until a restored table can be read, and print every minute that it takes longer."""
+        """Wait until a restored table can be read, and print every minute that it takes longer.
+
+        Raises:
+            RestoreRefused: somebody removes it, or DynamoDB has taken its key away.
+        """
         begin = told = time.monotonic()
-        while (found := self._describe(table)) is None or found.get("TableStatus") != "ACTIVE":
+        expected = {"CREATING", "UPDATING", _NOT_SEEN}
+        while (status := self._status(table)) != "ACTIVE":
+            if status not in expected:
+                raise RestoreRefused(f"The table {table} is {status}, so it cannot be read. It is not changed.")
+            if status != _NOT_SEEN:
+                expected.discard(_NOT_SEEN)
             if time.monotonic() - told >= 60:
                 told = time.monotonic()
                 write(f"... DynamoDB is restoring {table}: {(told - begin) / 60:.0f} minutes\n")
             time.sleep(_POLL_SECONDS)
+
+    def _status(self, table: str) -> str:
+        found = self._describe(table)
+        return found.get("TableStatus", "unknown") if found else _NOT_SEEN
 
     def protect(self, source: str, target: str) -> list[str]:
         """Set what DynamoDB does not restore: expiry by ``ttl``, recovery for as many days as ``source`` has, and protection from

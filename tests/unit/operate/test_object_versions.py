@@ -73,6 +73,15 @@ def test_an_object_of_which_no_version_is_left_is_gone(s3: "S3Client") -> None:
     assert bring_back(s3) is State.GONE
 
 
+def test_a_version_that_expires_before_it_is_copied_is_gone(s3: "S3Client", monkeypatch: pytest.MonkeyPatch) -> None:
+    version = put(s3, b"one")
+    s3.delete_object(Bucket=BUCKET, Key=KEY)
+    listed = [*ObjectVersions(s3, BUCKET, LATER)._versions(FOLDER)]
+    s3.delete_object(Bucket=BUCKET, Key=KEY, VersionId=version)
+    monkeypatch.setattr(ObjectVersions, "_versions", lambda *_: iter(listed))
+    assert bring_back(s3) is State.GONE
+
+
 def test_the_version_of_the_time_is_set_back_over_other_bytes_which_stay(s3: "S3Client") -> None:
     put(s3, b"one")
     put(s3, b"two")
@@ -80,6 +89,35 @@ def test_the_version_of_the_time_is_set_back_over_other_bytes_which_stay(s3: "S3
     assert body(s3) == b"one"
     assert bring_back(s3, EARLIER) is State.RIGHT
     assert count_versions(s3) == 3
+
+
+def test_the_version_of_the_very_moment_counts(s3: "S3Client") -> None:
+    put(s3, b"one")
+    put(s3, b"two")
+    (newest,) = [one for one in s3.list_object_versions(Bucket=BUCKET)["Versions"] if one["IsLatest"]]
+    assert bring_back(s3, newest["LastModified"]) is State.RIGHT
+    assert body(s3) == b"two"
+
+
+def test_the_same_bytes_in_a_later_version_are_right(s3: "S3Client") -> None:
+    put(s3, b"one")
+    put(s3, b"one")
+    assert bring_back(s3, EARLIER) is State.RIGHT
+    assert count_versions(s3) == 2
+
+
+def test_a_copy_of_another_version_is_not_the_version_of_the_time(s3: "S3Client") -> None:
+    put(s3, b"one")
+    other = put(s3, b"two")
+    s3.copy_object(
+        Bucket=BUCKET,
+        Key=KEY,
+        CopySource={"Bucket": BUCKET, "Key": KEY, "VersionId": other},
+        MetadataDirective="REPLACE",
+        Metadata={"spass-restored-version": other},
+    )
+    assert bring_back(s3, EARLIER) is State.SET_BACK
+    assert body(s3) == b"one"
 
 
 def test_an_encrypted_copy_whose_tag_differs_is_recognised(s3: "S3Client", monkeypatch: pytest.MonkeyPatch) -> None:

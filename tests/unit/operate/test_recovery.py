@@ -82,10 +82,25 @@ def test_the_end_of_the_restore_is_awaited(
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: now.append(now.pop() + seconds))
-    for status in (*["CREATING"] * 8, "ACTIVE"):
+    aws.dynamodb.add_client_error("describe_table", "ResourceNotFoundException")  # it is not seen yet
+    for status in (*["CREATING"] * 7, "ACTIVE"):
         aws.has_table("new", TableStatus=status)
     aws.recovery.wait("new")
     assert capsys.readouterr().out == "... DynamoDB is restoring new: 1 minutes\n"
+
+
+@pytest.mark.parametrize("state", ["DELETING", "ARCHIVED", "INACCESSIBLE_ENCRYPTION_CREDENTIALS", None])
+def test_a_table_that_will_not_become_readable_is_not_awaited(
+    aws: StubbedRecovery, monkeypatch: pytest.MonkeyPatch, state: str | None
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    aws.has_table("new", TableStatus="CREATING")
+    if state is None:
+        aws.dynamodb.add_client_error("describe_table", "ResourceNotFoundException")
+    else:
+        aws.has_table("new", TableStatus=state)
+    with pytest.raises(RestoreRefused, match=f"The table new is {state or 'gone'}, so it cannot be read"):
+        aws.recovery.wait("new")
 
 
 def test_the_new_table_gets_what_dynamodb_does_not_restore(aws: StubbedRecovery) -> None:
@@ -102,8 +117,9 @@ def test_the_new_table_gets_what_dynamodb_does_not_restore(aws: StubbedRecovery)
     assert aws.recovery.protect("used", "new") == ["expiry", "recovery", "protection from deletion"]
 
 
-def test_what_the_new_table_has_is_not_set_again(aws: StubbedRecovery) -> None:
-    aws.has_expiry("new", "ENABLED")
+@pytest.mark.parametrize("expiry", ["ENABLED", "ENABLING"])
+def test_what_the_new_table_has_is_not_set_again(aws: StubbedRecovery, expiry: str) -> None:
+    aws.has_expiry("new", expiry)
     aws.has_recovery("new", RecoveryPeriodInDays=7)
     aws.has_table("new", DeletionProtectionEnabled=True)
     assert aws.recovery.protect("used", "new") == []

@@ -39,6 +39,7 @@ class Operator:
         self.commit, self.built = FIRST, Built()
         self.changed: tuple[str, ...] = ()
         self.raised: set[str] = set()
+        self.state = "OK"
         self.fails: str | None = None
         self.smoke_status = 0
         self.ran: list[list[str]] = []
@@ -57,15 +58,16 @@ class Operator:
         if target == "synth":
             self.built.variables = {**self.built.variables, "release": self.commit}
             self.built.write(self.root / "cdk.out")
-        elif STACK in arguments and self.fails != "deploy":
-            self._deploy(Path(arguments[arguments.index("--app") + 1]))
-        return int(self.fails == target or (self.fails == "deploy" and STACK in arguments))
+        elif target == "cdk":
+            folder = Path(arguments[arguments.index("--app") + 1])
+            assert not (folder / "asset.left").exists(), "only what is kept is deployed"
+            if STACK in arguments and self.fails != "deploy":
+                self._deploy(folder)
+        return int(self.fails == target or (self.fails in ("deploy", "answer") and STACK in arguments))
 
     def _deploy(self, folder: Path) -> None:
-        assert not (folder / "asset.left").exists()
         api, nested = read_assembly(folder, "prod").api.templates
         self.aws.has(api["Resources"] | {name: {"Type": ALARM_TYPE} for name in ALARMS}, nested["Resources"])
-        self.aws.account.forget()
         listed = self.aws.answers["ListStackResources"]
         assert callable(listed)
         alarms = [
@@ -86,7 +88,7 @@ class Operator:
                 {
                     "AlarmName": name,
                     "AlarmArn": arn(name.removeprefix("Spass-prod-")),
-                    "StateValue": "ALARM" if name.removeprefix("Spass-prod-") in self.raised else "OK",
+                    "StateValue": "ALARM" if name.removeprefix("Spass-prod-") in self.raised else self.state,
                 }
                 for name in asked["AlarmNames"]
             ]
@@ -192,6 +194,12 @@ def test_an_alarm_that_is_raised_before_a_release_does_not_undo_it(
     assert "These are raised already, so they do not watch it: ServerErrors." in capsys.readouterr().out
 
 
+def test_an_alarm_without_data_yet_undoes_a_release(operator: Operator) -> None:
+    operator.state = "INSUFFICIENT_DATA"
+    assert operator.release(FIRST) == operator.release(SECOND) == 0
+    assert arn("ServerErrors") in operator.deployed[-1]
+
+
 @pytest.mark.parametrize("reply", ["n", ""])
 def test_nothing_is_changed_without_a_yes(operator: Operator, monkeypatch: pytest.MonkeyPatch, reply: str) -> None:
     monkeypatch.setattr("builtins.input", lambda _: reply)
@@ -212,6 +220,19 @@ def test_a_folder_without_a_commit_is_refused(operator: Operator, capsys: pytest
     assert operator.release("unknown") == 1
     assert operator.ran == []
     assert "is not a checkout of git, so the release would have no name." in capsys.readouterr().out
+
+
+def test_a_checkout_that_changes_during_the_synthesis_is_refused(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def pull_and_run(target: str, arguments: Sequence[str]) -> int:
+        operator.commit = SECOND
+        return operator.run(target, arguments)
+
+    monkeypatch.setattr(make, "run", pull_and_run)
+    assert operator.release(FIRST) == 1
+    assert operator.ran == [["synth", "-c", "env=prod"]]
+    assert f"The assembly is of {SECOND}, not of {FIRST}" in capsys.readouterr().out
 
 
 def test_a_release_that_could_not_be_tried_does_not_start(
@@ -243,6 +264,27 @@ def test_a_deployment_that_was_undone_is_not_kept(released: Operator, capsys: py
     assert released.kept() == [f"{commit}.tar" for commit in (FIRST, SECOND, THIRD)]
     assert released.tried == []
     assert f"The step 'deploy' failed: prod runs {THIRD}. Mend what CloudFormation names above" in capsys.readouterr().out
+
+
+def test_a_release_that_runs_although_its_deployment_seems_to_have_failed_is_kept(released: Operator) -> None:
+    released.fails = "answer"
+    assert released.release("d" * 40) == 1
+    assert released.kept() == [f"{commit}.tar" for commit in (FIRST, SECOND, THIRD, "d" * 40)]
+
+
+def test_an_undone_second_deployment_of_a_commit_leaves_the_kept_one(released: Operator) -> None:
+    released.fails = "deploy"
+    file = released.root / "releases" / "prod" / f"{THIRD}.tar"
+    before = file.stat()
+    assert released.release(THIRD) == 1
+    assert (file.stat().st_ino, file.stat().st_mtime) == (before.st_ino, before.st_mtime)
+
+
+def test_a_release_whose_process_was_killed_is_kept_before_the_next_one(released: Operator) -> None:
+    folder = released.root / "releases" / "prod"
+    (folder / f"{THIRD}.tar").rename(folder / f"{THIRD}.tar.deploying")
+    assert released.release("d" * 40) == 0
+    assert released.kept() == [f"{commit}.tar" for commit in (FIRST, SECOND, THIRD, "d" * 40)]
 
 
 def test_a_release_whose_process_was_killed_is_kept_if_it_runs(released: Operator) -> None:
@@ -299,6 +341,12 @@ def test_back_never_chooses_a_release_that_was_left(released: Operator, capsys: 
     assert f"  {THIRD}  left by going back\n" in capsys.readouterr().out
     assert released.go_back("--to", THIRD[:6]) == 0  # unless it is named
     assert released.tried[-1] == THIRD
+
+
+def test_back_from_the_first_release_does_not_lead_to_one_that_was_left(released: Operator) -> None:
+    assert released.go_back() == released.go_back() == 0
+    assert released.go_back() == 1
+    assert released.tried == [SECOND, FIRST]
 
 
 @pytest.mark.parametrize(
@@ -374,7 +422,32 @@ def test_a_kept_file_that_is_cut_off_is_named(released: Operator, capsys: pytest
     file.write_bytes(file.read_bytes()[:700])
     os.utime(file, (1001, 1001))
     assert released.go_back() == 1
-    assert "The kept release could not be written or read: " in capsys.readouterr().out
+    assert f"The kept release could not be written or read: {file}: " in capsys.readouterr().out
+
+
+def outside(archive: tarfile.TarFile) -> None:
+    member = tarfile.TarInfo("cdk.out/../../../planted")
+    archive.addfile(member)
+
+
+def link_outside(archive: tarfile.TarFile) -> None:
+    member = tarfile.TarInfo("cdk.out/planted")
+    member.type, member.linkname = tarfile.SYMTYPE, "/etc"
+    archive.addfile(member)
+
+
+@pytest.mark.parametrize("plant", [outside, link_outside])
+def test_a_kept_file_that_leads_out_of_its_folder_is_refused(
+    released: Operator, capsys: pytest.CaptureFixture[str], plant: Callable[[tarfile.TarFile], None]
+) -> None:
+    file = released.root / "releases" / "prod" / f"{SECOND}.tar"
+    with tarfile.open(file, "a") as archive:
+        plant(archive)
+    os.utime(file, (1001, 1001))
+    assert released.go_back() == 1
+    assert released.ran == []
+    assert f"The kept release could not be written or read: {file}: " in capsys.readouterr().out
+    assert not [*released.root.rglob("planted")]
 
 
 def test_back_without_a_token_says_how_to_try_it(
