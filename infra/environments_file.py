@@ -141,32 +141,32 @@ def _apply(data: object, environments: dict[str, Environment]) -> Iterator[_Prob
         yield _Problem((), f"write a mapping from the name of an environment, {_SHIPPED}, to its settings")
         return
     for name, settings in data.items():
-        if problems := [*_check_keys(name, settings)]:
-            yield from problems
+        if settings is not None and not isinstance(settings, dict):
+            yield _Problem((name,), f"write a mapping of settings: {', '.join(FIELDS)}")
+            continue
+        unknown = [key for key in settings or () if key not in FIELDS and key != _LIKE]
+        yield from (_Problem((name, key), _unknown(key, FIELDS)) for key in unknown)
+        known = {key: value for key, value in (settings or {}).items() if key not in unknown}
+        if problem := _problem_of_base(name, known):
+            yield problem
             continue
         try:
-            environments[name] = _merge(name, settings or {})
+            environments[name] = _merge(name, known)
         except ValidationError as error:
-            yield from (_explain(name, detail, settings or {}) for detail in error.errors(include_url=False))
+            yield from (_explain(name, detail, known) for detail in error.errors(include_url=False))
 
 
-def _check_keys(name: str, settings: object) -> Iterator[_Problem]:
-    """Yield what is wrong with the keys of this environment."""
-    if settings is not None and not isinstance(settings, dict):
-        yield _Problem((name,), f"write a mapping of settings: {', '.join(FIELDS)}")
-        return
-    keys: Collection[str] = settings or ()
-    like = (settings or {}).get(_LIKE)
+def _problem_of_base(name: str, settings: Mapping[str, object]) -> _Problem | None:
+    """Return what is wrong with the environment whose settings this one has."""
+    like = settings.get(_LIKE)
     if name in ENVIRONMENTS:
-        if _LIKE in keys:
-            yield _Problem((name, _LIKE), f"only an added environment has this key, and {name} is not added")
-    elif _LIKE not in keys:
-        yield _Problem((name,), f"there is no such environment{_suggest(name, ENVIRONMENTS)}; to add it, write like: {_SHIPPED}")
+        if _LIKE in settings:
+            return _Problem((name, _LIKE), f"only an added environment has this key, and {name} is not added")
+    elif _LIKE not in settings:
+        return _Problem((name,), f"there is no such environment{_suggest(name, ENVIRONMENTS)}; to add it, write like: {_SHIPPED}")
     elif not isinstance(like, str) or like not in ENVIRONMENTS:
-        yield _Problem((name, _LIKE), f"is not allowed; write {_SHIPPED}")
-    for key in keys:
-        if key not in FIELDS and key != _LIKE:
-            yield _Problem((name, key), _unknown(key, FIELDS))
+        return _Problem((name, _LIKE), f"is not allowed; write {_SHIPPED}")
+    return None
 
 
 def _merge(name: str, settings: Mapping[str, object]) -> Environment:
@@ -215,7 +215,8 @@ def _describe(file: str, problems: Sequence[_Problem], values: Mapping[Loc, _Val
         value = values[at]
         key = ".".join(part for part in problem.loc if isinstance(part, str))
         shown = f" = {value.text}" if at == problem.loc and value.text else ""
-        lines.append((value.line, f"{file}:{value.line}: {key}{shown}: {problem.reason}"))
+        subject = f"{key}{shown}" if key else value.text
+        lines.append((value.line, f"{file}:{value.line}: {subject}: {problem.reason}"))
     return "\n".join(line for _, line in sorted(lines))
 
 

@@ -26,7 +26,7 @@ from infra.costs.idle import Template, idle_lines, memory_of, snapshot_line
 from infra.costs.prices import BUCKET_GB_MONTH, KEY_MONTH, METRIC_MONTH, WEB_ACL_MONTH, WEB_REQUEST, WEB_RULE_MONTH
 from infra.costs.requests import MILLION, MODEL_SECONDS, SWEEP, further_costs, read_counts, route_costs
 from infra.environments import Environment
-from infra.environments_file import load_environments
+from infra.environments_file import EnvironmentsFileInvalid, load_environments
 from infra.routes import ROUTES
 
 _WEB_RULES: Final = 4
@@ -102,8 +102,13 @@ def synthesised(environment: Environment) -> list[Template]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    known = load_environments(environments_file())
+    parser = argparse.ArgumentParser(
+        prog="python -m infra.costs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    try:
+        known = load_environments(environments_file())
+    except EnvironmentsFileInvalid as error:
+        raise SystemExit(str(error)) from None
     parser.add_argument("environment", nargs="?", choices=known, default="prod")
     environment = known[parser.parse_args().environment]
     print("\n".join(report(environment, synthesised(environment))))

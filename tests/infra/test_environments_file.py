@@ -63,7 +63,7 @@ WRONG = {
     # The form of the file.
     "dev:\n  rate: 5\nprod: {}\ndev:\n  rate: 6": "4: dev: it is in line 1 already; keep one of both",
     "dev:\n  rate: 5\n  rate: 6": "3: dev.rate: it is in line 2 already; keep one of both",
-    "- dev": "1:  = this list: write a mapping from the name of an environment, one of dev, staging, prod, to its settings",
+    "- dev": "1: this list: write a mapping from the name of an environment, one of dev, staging, prod, to its settings",
     "dev: 3": "1: dev = 3: write a mapping of settings: region, account,",
     "dev:\n  region: [": "2: not valid YAML: ",
     "dev: &a {rate: 5}\nprod: *a": "2: prod = this mapping: an alias is not allowed; write the value out",
@@ -160,9 +160,9 @@ def test_the_table_of_another_environment_may_be_restored(tmp_path: Path) -> Non
 
 def test_all_mistakes_are_listed_in_the_order_of_the_file(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentsFileInvalid) as caught:
-        load(tmp_path, "dev:\n  rate: 0\n  burst: 0\nprod:\n  folowers: 7\n  rate: 5\nstaging: {recovery_days: 0}\n")
+        load(tmp_path, "dev:\n  rate: 0\n  burst: 0\nprod:\n  folowers: 7\n  rate: 0\nstaging: {recovery_days: 0}\n")
     starts = [line.removeprefix(f"{tmp_path / 'environments.yaml'}:").split(" =")[0] for line in str(caught.value).splitlines()]
-    assert starts == ["2: dev.rate", "3: dev.burst", "5: prod.folowers", "7: staging.recovery_days"]
+    assert starts == ["2: dev.rate", "3: dev.burst", "5: prod.folowers", "6: prod.rate", "7: staging.recovery_days"]
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"dev: \x00"])
@@ -184,11 +184,14 @@ def test_the_variable_names_the_file_and_without_it_the_checkouts_own_is_read(
     assert environments_file() == tmp_path / "mine.yaml", "also if it does not exist: a wrong path must not be ignored"
 
 
-def test_a_mistake_stops_the_synthesis_before_anything_is_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [["app.py"], ["-m", "infra.costs"]])
+def test_a_mistake_stops_a_command_before_anything_is_built(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str]
+) -> None:
     file = tmp_path / "environments.yaml"
     file.write_text("prod:\n  followers: 0\n", encoding="utf-8")
     monkeypatch.setenv("SPASS_ENVIRONMENTS", str(file))
-    done = subprocess.run([sys.executable, "app.py"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"{file}:2: prod.followers = 0: is not allowed; write a whole number from 2 to 900" in done.stderr
     assert "Traceback" not in done.stderr
