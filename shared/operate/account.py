@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias, cast
 
 import boto3
 from botocore.client import BaseClient
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from operate.assembly import Template
 
@@ -44,6 +44,8 @@ class Account:
                 reason = "they may have expired, or the account has not enabled the region"
                 raise AccountUnreadable(f"The credentials are not valid in {region}: {reason}. {error}") from None
             raise AccountUnreadable(f"AWS does not say whose the credentials are: {error}") from None
+        except NoCredentialsError:
+            raise AccountUnreadable("There are no AWS credentials. Sign in, and set AWS_PROFILE or the like.") from None
         except BotoCoreError as error:
             raise AccountUnreadable(f"AWS does not say whose the credentials are: {error}") from None
 

@@ -35,7 +35,13 @@ CHECKS: Final = (
 )
 
 
+_DESCRIPTION: Final = """Compare an assembly with the account of the credentials, which needs only rights to read. Each finding
+says what is wrong, why it matters and what to do. What the credentials may not read is a finding too. No value of a secret is
+read. The exit status is 1 if the deployment would fail."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = _DESCRIPTION
     parser.add_argument("--env", required=True, help="the environment, e.g. prod")
     parser.add_argument("--assembly", type=Path, default=Path("cdk.out"), help="what would be deployed (default: cdk.out)")
 

@@ -295,12 +295,18 @@ def test_credentials_that_aws_does_not_know_are_named(check: Checked, monkeypatc
     assert "AWS does not say whose the credentials are: An error occurred (AccessDenied)" in check.output
 
 
-@pytest.mark.parametrize("error", [EndpointConnectionError(endpoint_url="https://sts"), NoCredentialsError()])
-def test_an_account_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (EndpointConnectionError(endpoint_url="https://sts"), "AWS does not say whose the credentials are: Could not connect"),
+        (NoCredentialsError(), "There are no AWS credentials. Sign in, and set AWS_PROFILE"),
+    ],
+)
+def test_an_account_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch, error: Exception, said: str) -> None:
     class Unreachable:
         def client(self, _: str) -> None:
             raise error
 
     monkeypatch.setattr("boto3.Session", lambda **_: Unreachable())
-    with pytest.raises(AccountUnreadable, match="AWS does not say whose the credentials are"):
+    with pytest.raises(AccountUnreadable, match=said):
         Account.of_region(REGION)
