@@ -26,9 +26,9 @@ from infra.rehearsal.steps import STEPS, Step
 _CACHE: Final = ROOT / ".cache" / "rehearsal"
 _RUN: Final = "run-"
 _FAILURES: Final = _CACHE / "failed"
-_DESCRIPTION: Final = """Deploy, use, upgrade and remove prod in an emulator on this machine, which takes about eight minutes on two
-cores and 3 GB of disk while it runs. Nothing is changed in AWS. Each step is printed with its time, then what differs from AWS. The
-logs of a failure stay in .cache/rehearsal/failed, and the exit status is then 1."""
+_DESCRIPTION: Final = """Deploy, use, upgrade and remove prod in an emulator on this machine, which takes about eight minutes on
+two cores and 3 GB of disk while it runs. Nothing is changed in AWS. Each step is printed with its time, then what differs from
+AWS. The logs of a failure stay in .cache/rehearsal/failed, and the exit status is then 1."""
 _EXPECTED: Final = (RehearsalFailed, BundlingFailed, BotoCoreError, ClientError, httpx.HTTPError, LookupError, OSError)
 
 
