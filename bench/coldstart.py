@@ -190,6 +190,7 @@ def _run(interpreter: Path, arguments: list[str], started: FunctionStart, bundle
         "SPASS_AGENTS": str(bundles.code / "config" / "agents"),
         "SPASS_MODEL": str(bundles.model / "model"),
         "SPASS_ROUTES": ",".join(started.served),
+        "SPASS_TENANT_ROLE": "arn:aws:iam::000000000000:role/bench",
     }
     if started.name == BASELINE:  # the bundles have no description of DynamoDB, which the gateway calls without boto3
         environment["AWS_DATA_PATH"] = str(Path(botocore.__file__).parent / "data")
