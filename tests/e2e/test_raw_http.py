@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from tests.e2e.conftest import Gateway
@@ -293,9 +294,10 @@ def test_head_is_answered_without_a_body_and_the_connection_stays_open(gateway: 
             data += piece
     first, second, rest = data.split(b"\r\n\r\n")
     assert rest == b""
+    length = len(httpx.get(f"{gateway.url}/healthz", trust_env=False).content)
     for answer in (first, second):
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
-        assert b"content-length: 15" in answer.lower()
+        assert b"content-length: %d\r\n" % length in answer.lower()
 
 
 @pytest.mark.parametrize("target", [b"/a1/agents/concise-de/sessions/", b"//a1/agents/concise-de/sessions"])

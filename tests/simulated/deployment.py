@@ -237,8 +237,8 @@ class SimulatedDeployment(MemoryAws):
         return await self.send("POST", compact_path(session), content=content, headers=headers)
 
     def stored(self) -> list[Item]:
-        """Return all items, unordered."""
-        return list(self.table.items())
+        """Return all items but the places of requests in progress, unordered."""
+        return [item for item in self.table.items() if item["sk"] != "LIMIT"]
 
     async def session(self, turns: int = 3, *, keep_last: int = 2, strategy: str = "manual", user: UserId = USER) -> SessionId:
         """Store a session with ``turns`` turns, each with a tool call."""
