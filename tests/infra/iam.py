@@ -18,6 +18,8 @@ _ELEMENTS: Final = {"Sid", "Effect", "Action", "Resource", "Condition", "Princip
 _VARIABLE: Final = re.compile(r"\$\{([^}]*)\}")
 _ALL: Final = "ForAllValues:"
 _ARN_PARTS: Final = 6
+_PRINCIPALS: Final = {"Service": r"[a-z-]+\.amazonaws\.com", "AWS": r"arn:aws:iam::\d{12}:role/[\w/-]+"}
+"""The pattern of the names of each kind of principal."""
 
 
 class NotSupported(Exception):
@@ -51,8 +53,19 @@ class Policy:
 def trusts(statements: Iterable[Statement], caller: tuple[str, str], request: Request) -> bool:
     """Return True if a trust policy lets ``caller`` make ``request``. A caller is a kind (``Service``, ``AWS``) and its name."""
     kind, name = caller
-    mine = [one for one in statements if name in _listed(one["Principal"].get(kind, []))]
+    mine = [one for one in statements if name in _principals(one["Principal"])[kind]]
     return Policy({**one, "Resource": "*"} for one in mine).allows(request)
+
+
+def _principals(principal: str | Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the names of each kind of principal. An account or a wildcard would be many callers, of which we try a few."""
+    if isinstance(principal, str) or principal.keys() - _PRINCIPALS.keys():
+        raise NotSupported(f"the principal {principal}")
+    names = {kind: _listed(principal.get(kind, [])) for kind in _PRINCIPALS}
+    for kind, pattern in _PRINCIPALS.items():
+        if unknown := [name for name in names[kind] if not re.fullmatch(pattern, name)]:
+            raise NotSupported(f"the principal {unknown}")
+    return names
 
 
 class _Statement:

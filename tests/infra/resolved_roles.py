@@ -8,7 +8,7 @@ from typing import Any, Final
 from infra.constructs.function import TAG
 
 from .conftest import Deployment, Resource, Template, function_name, tags
-from .iam import Statement
+from .iam import NotSupported, Statement
 
 ACCOUNT: Final = "111122223333"
 _PSEUDO: Final = {"AWS::Partition": "aws", "AWS::AccountId": ACCOUNT, "AWS::URLSuffix": "amazonaws.com"}
@@ -24,12 +24,15 @@ _KINDS: Final = {
     "AWS::StepFunctions::StateMachine": ("states", "stateMachine:"),
 }
 _GLOBAL: Final = {"iam"}
+_ROLE: Final = {"AssumeRolePolicyDocument", "Description", "ManagedPolicyArns", "Policies", "Tags"}
+_POLICY: Final = {"PolicyDocument", "PolicyName", "Roles"}
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
     """A role. ``functions`` are the names of the functions that have it, and ``twin`` is the ARN of the role that they assume.
-    ``twin_of`` are the names of the functions that assume this one. ``name`` is that of its stack and its logical id."""
+    ``twin_of`` are the names of the functions that assume this one. ``name`` is that of its stack and its logical id.
+    ``managed`` are the names of AWS's own policies that it has, whose statements we do not know."""
 
     name: str
     arn: str
@@ -38,6 +41,7 @@ class Role:
     functions: frozenset[str]
     twin: str | None
     twin_of: frozenset[str]
+    managed: frozenset[str]
 
 
 class Resolver:
@@ -54,13 +58,23 @@ class Resolver:
         return self._deployment.environment.region
 
     def roles(self) -> list[Role]:
-        """Return the roles of all stacks."""
+        """Return the roles of all stacks. Raise ``NotSupported`` if they could have rights that are not read here."""
+        for template in self._stacks.values():
+            _check(template)
         return [
             self._role(stack, logical_id, one["Properties"])
             for stack, template in self._stacks.items()
             for logical_id, one in template["Resources"].items()
             if one["Type"] == "AWS::IAM::Role"
         ]
+
+    def allowing_resources(self) -> Iterator[tuple[str, Any]]:
+        """Yield the type of each resource whose own policy allows something, and whom."""
+        for stack, template in self._stacks.items():
+            for one in template["Resources"].values():
+                if not one["Type"].startswith("AWS::IAM::"):
+                    for statement in _allowances(one.get("Properties", {})):
+                        yield one["Type"], self.value(stack, statement["Principal"])
 
     def exported(self, name: str) -> str:
         """Return the value that the data stack exports under this name, without that of the environment."""
@@ -132,6 +146,7 @@ class Resolver:
             frozenset(map(function_name, mine)),
             self.value(stack, json.loads(assumed.pop())) if assumed else None,
             frozenset(function_name(one) for one in functions if _assumed(one) == arn),
+            frozenset(self.value(stack, one).rpartition("/")[2] for one in properties.get("ManagedPolicyArns", [])),
         )
 
     def _statements(self, stack: str, document: Mapping[str, Any]) -> tuple[Statement, ...]:
@@ -178,6 +193,27 @@ class Resolver:
         region = "" if service in _GLOBAL else self.region
         suffix = ":*" if service == "logs" else ""
         return f"arn:aws:{service}:{region}:{ACCOUNT}:{kind}{stack}-{logical_id}{suffix}"
+
+
+def _allowances(value: Any) -> Iterator[Statement]:
+    """Yield the statements with a principal, wherever they are in a resource, that allow something."""
+    if isinstance(value, dict) and value.get("Effect") == "Allow" and "Principal" in value:
+        yield value
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _allowances(one)
+
+
+def _check(template: Template) -> None:
+    for name, one in template["Resources"].items():
+        kind, properties = one["Type"], one.get("Properties", {})
+        if not kind.startswith("AWS::IAM::"):
+            continue
+        known = {"AWS::IAM::Role": _ROLE, "AWS::IAM::Policy": _POLICY}.get(kind)
+        if known is None or properties.keys() - known:
+            raise NotSupported(f"{name}, a {kind}")
+        if any(role.get("Ref") not in template["Resources"] for role in properties.get("Roles", ())):
+            raise NotSupported(f"{name}, a policy of a role in another stack")
 
 
 def _assumed(function: Resource) -> Any:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from spass.core.ids import TENANT_ID
 
-from .conftest import Deployment
+from .conftest import Deployment, Resource
 from .iam import PRINCIPAL_TAG, NotSupported, Policy, Request, Statement, trusts
-from .resolved_roles import Resolver, Role
+from .resolved_roles import ACCOUNT, Resolver, Role
 from .role_assumptions import assumptions
-from .role_attempts import Attempt, attempts, holds, sessions
+from .role_attempts import COPIER, LOGGER, Attempt, attempts, holds, sessions
 from .role_mutants import mutants
 
 IDS: Final = st.from_regex(TENANT_ID, fullmatch=True)
@@ -48,6 +48,52 @@ def test_a_role_is_assumed_only_by_its_own_service(environments: dict[str, Deplo
     tried = list(assumptions(deployment))
     for role in Resolver(deployment).roles():
         assert [one for one in tried if trusts(role.trust, one.caller, one.request) != one.may(role)] == [], role.name
+
+
+@pytest.mark.parametrize("name", ["dev", "prod", "extended"])
+def test_no_function_has_a_policy_of_aws_itself(environments: dict[str, Deployment], name: str) -> None:
+    for role in Resolver(environments[name]).roles():
+        assert not role.managed or role.name.startswith((COPIER, LOGGER)), role.name
+
+
+@pytest.mark.parametrize("name", ["dev", "prod", "extended"])
+def test_no_policy_of_a_resource_allows_a_role(environments: dict[str, Deployment], name: str) -> None:
+    for kind, principal in Resolver(environments[name]).allowing_resources():
+        account = {"AWS": f"arn:aws:iam::{ACCOUNT}:root"} if kind == "AWS::KMS::Key" else None  # so that policies of roles count
+        assert principal == account or principal.keys() == {"Service"}, kind
+
+
+def test_a_policy_of_a_resource_is_found_where_it_is(copy: Deployment) -> None:
+    allows = {"Effect": "Allow", "Action": "dynamodb:*", "Principal": {"AWS": "x"}}
+    table = {"Type": "AWS::DynamoDB::Table", "Properties": {"ResourcePolicy": {"PolicyDocument": {"Statement": [allows]}}}}
+    copy.jobs["Resources"]["Table"] = table
+    assert ("AWS::DynamoDB::Table", {"AWS": "x"}) in Resolver(copy).allowing_resources()
+
+
+UNREAD: Final[tuple[Resource, ...]] = (
+    {"Type": "AWS::IAM::ManagedPolicy", "Properties": {}},
+    {"Type": "AWS::IAM::RolePolicy", "Properties": {}},
+    {"Type": "AWS::IAM::Policy", "Properties": {"PolicyDocument": {}, "PolicyName": "x", "Users": ["x"]}},
+    {"Type": "AWS::IAM::Policy", "Properties": {"PolicyDocument": {}, "PolicyName": "x", "Roles": [{"Ref": "elsewhere"}]}},
+    {"Type": "AWS::IAM::Role", "Properties": {"AssumeRolePolicyDocument": {}, "PermissionsBoundary": "x"}},
+)
+
+
+@pytest.mark.parametrize("resource", UNREAD)
+def test_rights_that_the_evaluator_does_not_read_raise(copy: Deployment, resource: Resource) -> None:
+    copy.jobs["Resources"]["Unread"] = resource
+    with pytest.raises(NotSupported):
+        Resolver(copy).roles()
+
+
+@pytest.mark.parametrize(
+    "principal",
+    ["*", {"AWS": "*"}, {"AWS": f"arn:aws:iam::{ACCOUNT}:root"}, {"AWS": ACCOUNT}, {"Service": "*"}, {"Federated": "x"}],
+)
+def test_a_trust_in_more_than_one_caller_raises(principal: str | dict[str, str]) -> None:
+    statement = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": principal}
+    with pytest.raises(NotSupported):
+        trusts([statement], ("Service", "lambda.amazonaws.com"), Request("sts:AssumeRole", "*"))
 
 
 def test_every_mutant_of_a_condition_is_caught(environments: dict[str, Deployment]) -> None:
