@@ -362,7 +362,7 @@ async def test_a_retry_after_a_failed_job_releases_the_session_and_starts_a_new_
 
 async def test_a_job_whose_message_cannot_be_sent_fails(deployment: SimulatedDeployment) -> None:
     session = await deployment.session()
-    deployment.points = CallFaults({4: Fault.TIMEOUT, 5: Fault.TIMEOUT})
+    deployment.points = CallFaults({5: Fault.TIMEOUT, 6: Fault.TIMEOUT})
     error_of(await deployment.compact(session), 503, "storage_unavailable")
     (job,) = [item for item in deployment.stored() if item["sk"] == "JOB"]
     assert job["status"] == "failed"
