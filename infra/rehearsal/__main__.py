@@ -2,6 +2,7 @@
 
 import argparse
 import fcntl
+import os
 import shutil
 import signal
 import sys
@@ -46,7 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except BlockingIOError:
             print("Another rehearsal of this checkout is running.")
             return 1
-        status = _run(port)
+        try:
+            status = _run(port)
+        except KeyboardInterrupt:
+            print("\nInterrupted.")
+            return 130
     print(f"\nWhat differs from AWS ({len(DIFFERENCES)}):")
     for difference in DIFFERENCES:
         print(f"- {difference.name}: {difference.reason}")
@@ -68,6 +73,8 @@ def _run(port: int | None) -> int:
 def _rehearse(home: Path, port: int | None) -> int:
     """Run the steps with their files in ``home``. Print each, and the first that fails. Return the exit status."""
     log, token, model = home / "rehearsal.log", new_token(), free_port()
+    (home / "temporary").mkdir()
+    os.environ["TMPDIR"] = str(home / "temporary")  # so that what an interrupted program leaves there is removed too
     write_operators_files(home / "config", token, f"http://127.0.0.1:{model}/v1")
     assemblies = Assemblies(cache=_CACHE, home=home, config=home / "config", log=log)
     try:
