@@ -14,7 +14,7 @@ from tests.functions.gateway import Gateway
 ROOT: Final = Path(__file__).parents[2]
 HEADER: Final = re.compile(
     r"[A-Z][A-Za-z]*(?:-[A-Z][A-Za-z]*)+|Allow|Authorization|ETag|Location|Prefer|Vary|x-should-retry|spass-augment|prefer"
-    r"|authorization|idempotency-key|content-(?:type|length)"
+    r"|authorization|idempotency-key|content-(?:type|length)|traceparent"
 )
 OF_THE_EDGE: Final = {"accept-encoding", "content-encoding", "x-amzn-remapped-www-authenticate"}
 """API Gateway, and the laptop's edge in its place, read and send these."""
@@ -34,8 +34,10 @@ def names_in_code() -> Iterator[str]:
     for folder in ("shared/spass/web", "functions"):
         for file in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str) and HEADER.fullmatch(node.value):
-                    yield node.value.lower()
+                if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
+                    text = node.value if isinstance(node.value, str) else node.value.decode("latin-1")
+                    if HEADER.fullmatch(text):
+                        yield text.lower()
 
 
 def test_the_page_has_the_headers_that_the_code_names_and_no_others() -> None:
