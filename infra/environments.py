@@ -6,6 +6,7 @@ says which values it may have; messages quote it.
 """
 
 from typing import Annotated, Final, Literal, TypeAlias, get_args
+from urllib.parse import urlsplit
 
 from aws_cdk import RemovalPolicy
 from aws_cdk.aws_logs import RetentionDays
@@ -97,6 +98,12 @@ class Traces:
         description="the name of a parameter in SSM, e.g. /spass/prod/TRACE_HEADERS",
     )
     sign: Literal["xray"] | None = Field(default=None, description="xray, or null for no signature")
+
+    @field_validator("endpoint")
+    @classmethod
+    def _has_a_port_that_exists(cls, endpoint: str) -> str:
+        _ = urlsplit(endpoint).port  # a function whose exporter has none does not start
+        return endpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))

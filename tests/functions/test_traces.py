@@ -273,6 +273,8 @@ def test_what_belongs_to_no_sample_is_sent_if_it_failed(traced: TracedGateway) -
         "chat small",
     }
     assert {span.attributes["error.type"] for span in spans.values()} == {"upstream_error"}
+    streamed = chat(traced.gateway, stream=True)
+    assert (streamed.status, {span.name for span in traced.spans() if span.is_error}) == (200, {*spans})
     traced.gateway.model.failure, traced.gateway.model.script = (
         None,
         in_turn([calls(("calculator", {"expression": "1/0"})), "No."]),
@@ -394,6 +396,13 @@ def test_a_client_that_leaves_a_turn_does_not_lose_its_spans(traced: TracedGatew
     assert tree_of(traced.spans(), "") == {
         "POST /c1/agents/{name}/chat": {"invoke_agent boss": {**TURN, "execute_tool rag_query": {}}}
     }
+
+
+def test_a_client_that_leaves_is_no_error_that_is_always_sent(traced: TracedGateway) -> None:
+    traced.gateway.leave("/a1/agents/boss/chat", {}, {"message": "Hi", "stream": True})
+    spans = traced.spans()
+    assert "invoke_agent boss" in {span.name for span in spans}
+    assert [span.name for span in spans if span.is_error] == []
 
 
 def test_without_an_endpoint_nothing_is_traced_and_no_message_carries_a_trace(

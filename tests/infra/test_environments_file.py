@@ -102,6 +102,7 @@ WRONG = {
     "prod: {traces: {endpoint: 'http://a.de/v1/traces', sample: 1}}": "1: prod.traces.endpoint = http://a.de/v1/traces: is not "
     "allowed; write a URL with https and without a user",
     "prod: {traces: {endpoint: 'https://u:p@a.de/', sample: 1}}": "1: prod.traces.endpoint = https://u:p@a.de/: is not allowed",
+    "prod: {traces: {endpoint: 'https://a.de:65536/', sample: 1}}": "1: prod.traces.endpoint = https://a.de:65536/: is not ",
     "prod: {traces: {endpoint: 'https://a.de/'}}": "1: prod.traces.sample: the key is missing; write a number from 0 to 1",
     "prod: {traces: {sample: 1}}": "1: prod.traces.endpoint: the key is missing; write a URL with https",
     "prod: {traces: {endpoint: 'https://a.de/', sample: 5}}": "1: prod.traces.sample = 5: is not allowed; write a number from 0",

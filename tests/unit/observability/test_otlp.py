@@ -60,9 +60,19 @@ def test_a_trace_is_one_request_that_opentelemetry_can_read(capsys: pytest.Captu
         send(Exporter(recorder.url, RESOURCE, headers_of()), times=2)
         assert [span.name for span in recorder.spans] == ["GET /healthz"] * 2
         (resource,) = recorder.bodies[0].resource_spans
+        assert [span.flags for span in resource.scope_spans[0].spans] == [1]
         assert resource.schema_url == resource.scope_spans[0].schema_url == "https://opentelemetry.io/schemas/1.44.0"
         assert [(one.key, one.value.string_value) for one in resource.resource.attributes] == [("service.name", "spass")]
         assert [request.headers["x-key"] for request in recorder.requests] == ["of the environment"] * 2
+    assert lines(capsys) == []
+
+
+def test_a_connection_is_not_used_in_another_event_loop(capsys: pytest.CaptureFixture[str]) -> None:
+    with span_recorder() as recorder:
+        exporter = Exporter(recorder.url, RESOURCE, headers_of())
+        for _ in range(2):
+            asyncio.run(exporter.send(new_trace(), 5.0))
+        assert len(recorder.spans) == 2
     assert lines(capsys) == []
 
 
@@ -137,7 +147,8 @@ def test_the_headers_of_a_parameter_are_read_once_and_decoded() -> None:
         exporter = Exporter(recorder.url, RESOURCE, headers)
         exporter.prepare()
         send(exporter, times=2)
-        assert [request.headers["authorization"] for request in recorder.requests] == ["Basic QQ=="] * 2
+        sent = [(request.headers["authorization"], request.headers["x-key"]) for request in recorder.requests]
+        assert sent == [("Basic QQ==", "of the environment")] * 2
     assert reads == [["/spass/prod/TRACE_HEADERS"]]
 
 
