@@ -133,7 +133,18 @@ def partitions(tenant: str) -> frozenset[str]:
 
 
 def attempts(deployment: Deployment) -> Iterator[Attempt]:
-    """Yield the calls of a deployment."""
+    """Yield the calls of a deployment, and on the same resources calls that nobody makes."""
+    known = list(_known_attempts(deployment))
+    unknown: dict[object, Request] = {}
+    for one in known:
+        service, resource, context = one.request.action.partition(":")[0], one.request.resource, one.request.context
+        request = Request(f"{service}:Anything", resource, context)
+        unknown[service, resource, *sorted(context.items())] = request
+    yield from (Attempt(request, frozenset()) for request in unknown.values())
+    yield from known
+
+
+def _known_attempts(deployment: Deployment) -> Iterator[Attempt]:
     resolver = Resolver(deployment)
     region, environment = deployment.environment.region, deployment.environment.name
     yield from _table(resolver, region)
@@ -148,10 +159,14 @@ def attempts(deployment: Deployment) -> Iterator[Attempt]:
     yield _attempt("ssm:GetParametersByPath", f"{keys_of}/{environment}")
     for machine in resolver.resources("AWS::StepFunctions::StateMachine"):
         yield _attempt("states:StartExecution", machine, Permission.COMPACTION_START)
-        yield _attempt("states:StopExecution", machine)
+        yield _attempt("states:StartExecution", f"{machine}-2")
     for stream in resolver.resources("AWS::KinesisFirehose::DeliveryStream"):
         yield _attempt("firehose:PutRecord", stream, SENDER)
         yield _attempt("firehose:PutRecordBatch", stream, SENDER)
+        yield _attempt("firehose:PutRecord", f"{stream}-2")
+    for group in resolver.resources("AWS::Logs::LogGroup"):
+        yield _attempt("logs:DeleteLogStream", group)
+    yield _attempt("xray:GetTraceSummaries", "*")
     for action in ATTACHMENT:
         yield _attempt(f"ec2:{action}", "*", SANDBOX_ROLE)
         of_code = {"lambda:SourceFunctionArn": (resolver.arn(SANDBOX),)}
@@ -190,7 +205,8 @@ def _table(resolver: Resolver, region: str) -> Iterator[Attempt]:
         for key in ("", "T", "T#", "T#*#SES#x", "K#x", "X"):
             yield Attempt(Request(name, table, {"dynamodb:LeadingKeys": (key,)}), frozenset())
         yield _attempt(name, table)
-        yield Attempt(Request(name, f"{table}-2", {"dynamodb:LeadingKeys": ("T#acme#RAG",)}), frozenset())
+        for key in ("T#acme#RAG", "B#model#0"):
+            yield Attempt(Request(name, f"{table}-2", {"dynamodb:LeadingKeys": (key,)}), frozenset())
     yield _attempt("dynamodb:DeleteTable", table)
 
 
@@ -210,6 +226,7 @@ def _bucket(bucket: str) -> Iterator[Attempt]:
     for prefix in ("T/", "T/acme", "", "uploads/", "audit/"):
         yield Attempt(Request("s3:ListBucket", bucket, {"s3:prefix": (prefix,)}), frozenset({WRITER}))
     yield _attempt("s3:ListBucket", bucket, WRITER)
+    yield Attempt(Request("s3:ListBucket", f"{bucket}-2", {"s3:prefix": ("T/acme/",)}), frozenset())
     yield _attempt("s3:ListBucketVersions", bucket)
     yield _attempt("s3:GetBucketLocation", bucket, WRITER)
     yield _attempt("s3:ListBucketMultipartUploads", bucket, WRITER)
@@ -279,5 +296,6 @@ def _keys(resolver: Resolver, region: str) -> Iterator[Attempt]:
         for action, by_service in through.items():
             for service in ("dynamodb", "s3", "sqs", "lambda", None):
                 context = {"kms:ViaService": (f"{service}.{region}.amazonaws.com",)} if service else {}
+                yield Attempt(Request(f"kms:{action}", f"{key}-2", context), frozenset())
                 yield Attempt(Request(f"kms:{action}", key, context), frozenset(map(str, by_service.get(service, ()))))
         yield _attempt("kms:ScheduleKeyDeletion", key)

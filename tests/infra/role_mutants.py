@@ -1,4 +1,4 @@
-"""Statements with a mistake: each is like one of ours, but for one condition, resource or effect."""
+"""Statements with a mistake: each is like one of ours, but for one condition, resource, action or effect."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +16,7 @@ def mutants(statements: tuple[Statement, ...]) -> Iterator[tuple[str, tuple[Stat
             yield f"without {statement}", before + after
         for what, mutant in _of_conditions(statement):
             yield f"{what} in {statement}", (*before, mutant, *after)
-        for what, mutant in _of_resources(statement):
+        for what, mutant in (*_of_resources(statement), *_of_actions(statement)):
             yield f"{what} in {statement}", (*before, mutant, *after)
 
 
@@ -43,13 +43,23 @@ def _wrong_values(operator: str, values: Any) -> Iterator[Any]:
 
 
 def _of_resources(statement: Statement) -> Iterator[tuple[str, Statement]]:
-    """Resources with a variable: the variable is lost, or what follows it does not end the tenant's id."""
+    """A resource is any. Resources with a variable: the variable is lost, or what follows it does not end the tenant's id."""
     resources = statement.get("Resource", [])
     listed = [resources] if isinstance(resources, str) else resources
     for number, resource in enumerate(listed):
+        if resource != "*":
+            yield "any resource", {**statement, "Resource": [*listed[:number], "*", *listed[number + 1 :]]}
         if _VARIABLE in resource:
             for wrong in (resource.replace(_VARIABLE, "*"), resource.replace(_VARIABLE, f"{_VARIABLE}*")):
                 yield f"the resource {wrong}", {**statement, "Resource": [*listed[:number], wrong, *listed[number + 1 :]]}
+
+
+def _of_actions(statement: Statement) -> Iterator[tuple[str, Statement]]:
+    """All actions of the service are allowed. In a trust, which has no resource, there are no others."""
+    if statement["Effect"] == "Allow" and "Resource" in statement:
+        actions = statement["Action"]
+        first = actions if isinstance(actions, str) else actions[0]
+        yield "any action", {**statement, "Action": f"{first.partition(':')[0]}:*"}
 
 
 def _with(statement: Statement, operator: str, keys: dict[str, Any]) -> Statement:

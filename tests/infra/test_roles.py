@@ -1,4 +1,4 @@
-"""What each role may do and who may assume it, by an evaluator of policies, and mutants of their conditions."""
+"""What each role may do and who may assume it, by an evaluator of policies, and mutants of the policies."""
 
 import json
 import re
@@ -96,7 +96,7 @@ def test_a_trust_in_more_than_one_caller_raises(principal: str | dict[str, str])
         trusts([statement], ("Service", "lambda.amazonaws.com"), Request("sts:AssumeRole", "*"))
 
 
-def test_every_mutant_of_a_condition_is_caught(environments: dict[str, Deployment]) -> None:
+def test_every_mutant_of_a_policy_is_caught(environments: dict[str, Deployment]) -> None:
     deployment = environments["extended"]
     tried, assumed = list(attempts(deployment)), list(assumptions(deployment))
     tested: set[str] = set()
