@@ -28,6 +28,7 @@ _MAX_SESSIONS: Final = 16
 _SECONDS: Final = 3600  # AWS allows no longer session of a role that another role assumes
 _RENEW_SECONDS: Final = 20 * 60  # before the end: an invocation and the form of an upload take up to 15 minutes
 _PAUSE_SECONDS: Final = 30  # between attempts to renew a session that is still valid
+_PATIENCE_SECONDS: Final = 1.0  # for the renewal of a session that is still valid
 _DELAY: Final = 0.1  # seconds before the second attempt, full jitter
 _MAX_CALL_SECONDS: Final = 5.0  # of both attempts; a request of a client waits for it
 _THROTTLED: Final = frozenset({"Throttling", "ThrottlingException", "RequestLimitExceeded"})  # with status 400
@@ -69,11 +70,12 @@ class TenantSessions:
             self._sessions.move_to_end(tenant)
             if now < session.renewal:
                 return session
-        try:
+        if session is None or now >= session.expires:
             return await self._renew(tenant)
-        except StorageUnavailable:
-            if session is None or now >= session.expires:
-                raise
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                return await self._renew(tenant)
+        except (StorageUnavailable, TimeoutError):
             session.renewal = min(now + _PAUSE_SECONDS, session.expires)
             return session
 

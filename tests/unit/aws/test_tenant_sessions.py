@@ -250,6 +250,22 @@ async def test_sts_is_asked_once_more_after_a_passing_failure(services: Services
         assert (await sessions.get(ACME)).key.id == "ASIAacme2"
 
 
+async def test_a_slow_renewal_goes_on_without_who_has_a_valid_session(
+    aws: Aws, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenant_sessions, "_PATIENCE_SECONDS", 0.1)
+    await read(aws, ACME)
+    services.now += HOUR - 60
+    services.answers.clear()
+    await read(aws, ACME)
+    services.now += 30
+    services.answers.set()
+    monkeypatch.setattr(tenant_sessions, "_PATIENCE_SECONDS", 10)
+    await read(aws, ACME)
+    assert services.of("dynamodb") == ["ASIAacme1", "ASIAacme1", "ASIAacme2"]
+    assert len(services.sessions) == 2
+
+
 async def test_both_attempts_together_take_limited_time(aws: Aws, services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tenant_sessions, "_MAX_CALL_SECONDS", 0.1)
     services.answers.clear()
