@@ -26,6 +26,8 @@ keep the assembly as releases/ENV/COMMIT.tar, deploy it, and run `operate smoke`
 undoes the deployment if {", ".join(WATCHED[:-1])} or {WATCHED[-1]} is raised during it or within {WATCHED_MINUTES} minutes.
 With `back`: deploy the functions and the API of a kept release, and build nothing."""
 _USER: Final = "operate-smoke"
+_ANY_URL: Final = "https://gateway.example"
+"""In place of the URL, which is known after the deployment only."""
 _FOLDER: Final = ROOT / "releases"
 _SHOWN_FILES: Final = 10
 
@@ -66,7 +68,7 @@ def main(options: argparse.Namespace) -> int:
 
 def _release(releases: Releases, environment: str, *, yes: bool) -> int:
     commit = _commit()
-    if not os.environ.get("SPASS_TOKEN"):
+    if _endpoint(_ANY_URL).token is None:
         raise StepFailed("token", "Set SPASS_TOKEN to a token of the gateway, with which the release is tried.")
     if make.run("synth", ["-c", f"env={environment}"]):
         raise StepFailed("synth", "Nothing was deployed. Mend what is named above, commit it, and release again.")
@@ -95,6 +97,7 @@ def _release(releases: Releases, environment: str, *, yes: bool) -> int:
 
 
 def _go_back(releases: Releases, environment: str, start: str | None, *, yes: bool) -> int:
+    _endpoint(_ANY_URL)
     if not (kept := releases.kept()):
         raise StepFailed("kept", f"{releases.folder} has no release. Check out the commit to go back to, and release it.")
     with kept[-1].unpack() as folder:  # only to learn which region and stack to ask
@@ -119,6 +122,14 @@ def _go_back(releases: Releases, environment: str, start: str | None, *, yes: bo
     releases.return_to(target)
     write(f"{target.commit} is deployed again.\n")
     return _try(assembly, account, target.commit if assembly.release else None)
+
+
+def _endpoint(url: str) -> Endpoint:
+    """Return the gateway at ``url`` with the token that tries it, if there is one. The message of a failure does not show it."""
+    try:
+        return Endpoint.resolve(url, None, _USER, os.environ)
+    except ValueError as error:
+        raise StepFailed("token", str(error)) from None
 
 
 def _commit() -> str:
@@ -170,7 +181,7 @@ def _try(assembly: Assembly, account: Account, commit: str | None) -> int:
     """Run the smoke test, say how to go back, and return the exit status."""
     url = read_url(account, assembly.api.name)
     back = f"To go back: .venv/bin/python -m operate release back --env {assembly.environment}\n"
-    endpoint = Endpoint.resolve(url, None, _USER, os.environ)
+    endpoint = _endpoint(url)
     if endpoint.token is None:
         write(f"Not tried, without SPASS_TOKEN: .venv/bin/python -m operate smoke --url {url}\n{back}")
         return 0

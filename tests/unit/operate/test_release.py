@@ -244,6 +244,18 @@ def test_a_release_that_could_not_be_tried_does_not_start(
     assert "The step 'token' failed: Set SPASS_TOKEN" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["release", "back"])
+def test_a_token_that_cannot_be_sent_is_refused_before_anything_is_deployed(
+    released: Operator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    monkeypatch.setenv("SPASS_TOKEN", "a planted\n")
+    assert (released.release("d" * 40) if command == "release" else released.go_back()) == 1
+    assert released.ran == []
+    output = capsys.readouterr().out
+    assert "The step 'token' failed: The token (SPASS_TOKEN) contains a blank" in output
+    assert "planted" not in output
+
+
 def test_a_failed_synthesis_rehearsal_or_check_deploys_nothing(operator: Operator, capsys: pytest.CaptureFixture[str]) -> None:
     operator.fails = "synth"
     assert operator.release(FIRST) == 1
@@ -406,6 +418,15 @@ def test_back_into_another_account_is_refused(released: Operator, capsys: pytest
     assert released.go_back() == 1
     assert released.ran == []
     assert "prod belongs to 999988887777" in capsys.readouterr().out
+
+
+def test_back_into_an_account_without_the_bootstrap_stack_is_refused(
+    released: Operator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    released.aws.answers["GetParameter"] = Refusal("ParameterNotFound")
+    assert released.go_back() == 1
+    assert released.ran == []
+    assert "has no bootstrap stack of the CDK." in capsys.readouterr().out
 
 
 def test_a_file_that_holds_another_release_is_refused(released: Operator, capsys: pytest.CaptureFixture[str]) -> None:
