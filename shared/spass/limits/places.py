@@ -22,9 +22,9 @@ PlaceKind: TypeAlias = Literal["turns", "followers"]
 
 _KEYS: Final[Mapping[PlaceKind, Callable[[TenantId, int], Key]]] = {"turns": turns_limit, "followers": followers_limit}
 _MESSAGES: Final[Mapping[PlaceKind, str]] = {
-    "turns": "This tenant has {} requests in progress that call models, embed or run code, the most that the operator "
-    "allows. Try again when one of them has ended.",
-    "followers": "This tenant's clients already follow {} streams, the most that the operator allows. Close one, or try again.",
+    "turns": "This tenant has as many requests in progress that call models, embed or run code as the operator allows: {}. "
+    "Try again when one of them has ended.",
+    "followers": "This tenant's clients already follow as many streams as the operator allows: {}. Close one, or try again.",
 }
 _RETRY_SECONDS: Final = 1.0
 _MAX_AGE: Final = 1.0  # seconds, of the number of requests in progress that a refusal names

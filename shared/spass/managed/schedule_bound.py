@@ -20,7 +20,7 @@ async def count_schedule(store: TenantStore, agent: ManagedAgentId, allowed: int
     own = keys.pending_schedule(store.tenant, agent).sk
     if len(items) >= allowed and not any(item["sk"] == own for item in items):
         raise TooManySchedules(
-            f"This tenant's agents have {len(items)} schedules, and the operator allows {allowed}. Remove or disable one.",
+            f"This tenant's agents have as many schedules as the operator allows: {allowed}. Remove or disable one.",
             param="schedule",
             details={"of": "tenant", "limit": "schedules", "in_use": len(items), "allowed": allowed},
         )
