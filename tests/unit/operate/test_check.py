@@ -222,8 +222,10 @@ def test_a_certificate_must_be_issued_in_the_region_for_the_domain(
 
 @pytest.mark.parametrize("active", [True, False])
 def test_a_budget_needs_its_tag_in_billing(aws: AnsweringAws, check: Checked, active: bool) -> None:
-    tag = {"TagKey": "spass:environment", "Type": "UserDefined", "Status": "Active"}
-    aws.answers["ListCostAllocationTags"] = {"CostAllocationTags": [tag] if active else []}
+    tag = {"TagKey": "spass:environment", "Type": "UserDefined", "Status": "Active" if active else "Inactive"}
+    aws.answers["ListCostAllocationTags"] = lambda asked: {
+        "CostAllocationTags": [tag] if asked["Status"] == tag["Status"] and tag["TagKey"] in asked["TagKeys"] else []
+    }
     filters = {"TagKeyValue": ["user:spass:environment$prod"]}
     assert check(Built(api={"Api": BODY, "Budget": resource("AWS::Budgets::Budget", Budget={"CostFilters": filters})})) == 0
     assert ("The tag spass:environment is not active in billing." in check.output) == (not active)

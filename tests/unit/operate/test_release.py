@@ -395,14 +395,17 @@ def test_there_is_no_way_back_across_the_move_of_the_api(operator: Operator, cap
     assert "This release is of before the API was one body, and the deployed API is one." in capsys.readouterr().out
 
 
-def test_back_to_another_table_is_refused(operator: Operator, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("variable", ["SPASS_TABLE", "SPASS_BUCKET"])
+def test_back_to_another_table_or_bucket_is_refused(
+    operator: Operator, capsys: pytest.CaptureFixture[str], variable: str
+) -> None:
     assert operator.release(FIRST) == 0
-    operator.built = Built(variables={"SPASS_TABLE": "restored"})
+    operator.built = Built(variables={variable: "restored"})
     assert operator.release(SECOND) == 0
     operator.ran.clear()
     assert operator.go_back("--to", FIRST) == 1
     assert operator.ran == []
-    assert "has the SPASS_TABLE" in capsys.readouterr().out
+    assert f"has the {variable} " in capsys.readouterr().out
 
 
 def test_back_into_another_account_is_refused(released: Operator, capsys: pytest.CaptureFixture[str]) -> None:
