@@ -140,7 +140,7 @@ def _commit() -> str:
     if checkout.changed:
         more = f" and {len(checkout.changed) - _SHOWN_FILES} more" if len(checkout.changed) > _SHOWN_FILES else ""
         files = ", ".join(checkout.changed[:_SHOWN_FILES])
-        raise StepFailed("checkout", f"{checkout.commit} does not have these files so: {files}{more}. Commit or remove them.")
+        raise StepFailed("checkout", f"Files differ from commit {checkout.commit}: {files}{more}. Commit or remove them.")
     return checkout.commit
 
 

@@ -212,7 +212,7 @@ def test_changed_files_are_refused_and_named(operator: Operator, capsys: pytest.
     assert operator.release(FIRST) == 1
     assert operator.ran == []
     output = capsys.readouterr().out
-    assert f"The step 'checkout' failed: {FIRST} does not have these files so: file-0, " in output
+    assert f"The step 'checkout' failed: Files differ from commit {FIRST}: file-0, " in output
     assert "file-9 and 2 more. Commit or remove them." in output
 
 
