@@ -113,11 +113,12 @@ def find_missing_headers(assembly: Assembly, account: Account) -> Iterator[Findi
     """Look for the parameter with the headers of the endpoint of traces. Its value is not read."""
     for name in sorted(variables(assembly.api.templates, "SPASS_TRACES_HEADERS_PARAMETER")):
         named = [{"Key": "Name", "Option": "Equals", "Values": [name]}]
-        if not [*account.items("ssm", "describe_parameters", "Parameters", {"ParameterFilters": named})]:
+        types = [one["Type"] for one in account.items("ssm", "describe_parameters", "Parameters", {"ParameterFilters": named})]
+        if types != ["SecureString"]:
             yield Finding(
-                f"SSM has no parameter {name}.",
-                "It has the headers of the endpoint of traces, which refuses spans without them.",
-                "Store it, encrypted: see docs/traces.md",
+                f"The parameter {name} is not encrypted." if types else f"SSM has no parameter {name}.",
+                "It has the headers of the endpoint of traces, which are secret, and without which it refuses spans.",
+                "Store it with the type SecureString: see docs/traces.md",
             )
 
 

@@ -240,13 +240,21 @@ def test_spans_for_xray_need_transaction_search(aws: AnsweringAws, check: Checke
     assert (f"Transaction Search is not active in {REGION}." in check.output) == (status == "PENDING")
 
 
-@pytest.mark.parametrize("stored", [True, False])
-def test_the_headers_of_traces_are_looked_for_by_name(aws: AnsweringAws, check: Checked, stored: bool) -> None:
-    aws.answers["DescribeParameters"] = lambda asked: {
-        "Parameters": [{"Name": value} for value in asked["ParameterFilters"][0]["Values"] if stored]
-    }
-    assert check(Built(variables={"SPASS_TRACES_HEADERS_PARAMETER": "/otel/headers"})) == 0
-    assert ("SSM has no parameter /otel/headers." in check.output) == (not stored)
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [(None, "SSM has no parameter /otel/headers."), ("String", "The parameter /otel/headers is not encrypted.")],
+)
+def test_the_headers_of_traces_are_looked_for_by_name(aws: AnsweringAws, check: Checked, stored: str | None, said: str) -> None:
+    def find(kind: str | None) -> int:
+        aws.answers["DescribeParameters"] = lambda asked: {
+            "Parameters": [{"Name": value, "Type": kind} for value in asked["ParameterFilters"][0]["Values"] if kind]
+        }
+        return check(Built(variables={"SPASS_TRACES_HEADERS_PARAMETER": "/otel/headers"}))
+
+    assert find(stored) == 0
+    assert said in check.output
+    assert find("SecureString") == 0
+    assert "/otel/headers" not in check.output
 
 
 def test_settings_of_aws_backup_that_stop_copies_are_named(aws: AnsweringAws, check: Checked) -> None:

@@ -111,6 +111,15 @@ def test_the_versions_of_a_deleted_generation_are_no_subject(items: MemoryItems)
     assert [subject.name for subject in items.subjects() if subject.kind == "workspace"] == []
 
 
+@pytest.mark.parametrize(("kind", "partition", "head"), [("managed agent", "#MAGENT#", "AGENT"), ("session", "#SES#", "HEAD")])
+def test_what_is_being_deleted_is_no_subject(items: MemoryItems, kind: str, partition: str, head: str) -> None:
+    assert kind in {subject.kind for subject in items.subjects()}
+    for item in items.items:
+        if partition in item["pk"] and item["sk"] == head:
+            item["deleted_at"] = "2026-11-24T10:00:00.000Z"
+    assert kind not in {subject.kind for subject in items.subjects()}
+
+
 def test_a_manifest_that_cannot_be_read_is_named(items: MemoryItems) -> None:
     for item in items.items:
         if item["sk"] == "IDX#books":
