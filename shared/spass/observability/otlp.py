@@ -6,9 +6,13 @@ spans are dropped. A failure never reaches the caller: it is one line of the log
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeAlias
+from urllib.parse import urlsplit
 
 from spass.core.json import dump_bytes
 from spass.core.messages import Json
@@ -48,6 +52,8 @@ class Exporter:
         self._clock = clock
         self._transport: httpx.AsyncBaseTransport | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_in_time = False  # the last send was
+        self._resolver = ThreadPoolExecutor(1, thread_name_prefix="traces")
         self._unreported = 0
         self._reported_at: float | None = None
 
@@ -62,7 +68,9 @@ class Exporter:
         try:
             async with asyncio.timeout(seconds):
                 problem = await self._post(encode(trace, self._resource))
+            self._is_in_time = True
         except TimeoutError:
+            self._is_in_time = False
             problem = f"no answer within {seconds} s"
         except Exception as error:  # noqa: BLE001 (whatever the exporter does, the answer must not fail)
             problem = type(error).__name__
@@ -79,6 +87,8 @@ class Exporter:
         """Send ``body`` and return what is wrong with the answer, or None."""
         import httpx
 
+        if not self._is_in_time:
+            await self._look_up()
         headers = {**_HEADERS, **await self._headers.read()}
         if self._sign is not None:
             headers |= await self._sign("POST", self._endpoint, body, headers)
@@ -90,6 +100,13 @@ class Exporter:
             return _rejection(await _read(response))
         finally:
             await response.aclose()
+
+    async def _look_up(self) -> None:
+        """Look the host up in a thread of its own. If the resolver hangs, the look-ups of a few requests would occupy the threads
+        in which those of all other hosts run."""
+        parts = urlsplit(self._endpoint)
+        with suppress(OSError):  # connecting says what is wrong
+            await asyncio.get_running_loop().run_in_executor(self._resolver, socket.getaddrinfo, parts.hostname, parts.port)
 
     def _connected(self) -> "httpx.AsyncBaseTransport":
         """Return the transport of the running event loop, whose connections belong to it."""

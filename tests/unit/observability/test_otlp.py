@@ -123,6 +123,24 @@ def test_an_exporter_that_hangs_is_left_in_time(capsys: pytest.CaptureFixture[st
     assert [line["why"] for line in lines(capsys)] == ["no answer within 0.05 s"]
 
 
+def test_a_resolver_that_hangs_does_not_take_the_threads_of_other_look_ups(monkeypatch: pytest.MonkeyPatch) -> None:
+    over, waiting = threading.Event(), list[str]()
+
+    def hang(host: str, *_: object, **__: object) -> None:
+        waiting.append(host)
+        over.wait(30)
+        raise socket.gaierror
+
+    async def run() -> None:
+        exporter = Exporter("https://collector.example/v1/traces", RESOURCE, headers_of())
+        await asyncio.gather(*(exporter.send(new_trace(), 0.05) for _ in range(20)))
+        over.set()
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    asyncio.run(run())
+    assert waiting == ["collector.example"]
+
+
 def test_failures_are_one_line_in_a_minute_that_counts_all_spans(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     with serve(lambda _: json_answer({}, 500)) as url:
