@@ -29,7 +29,7 @@ def environment(emulator: Emulator, tmp_path: Path) -> dict[str, str]:
     failed = f"arn:aws:sqs:{REGION}:000000000000:{emulator.failed.rpartition('/')[2]}"
     names = dict.fromkeys(("FAILED_JOBS_ARN", "FAILED_COMPACTIONS_ARN", "FAILED_RUNS_ARN"), failed)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    names |= {"FAILED_JOBS_URL": emulator.failed, "BUCKET": emulator.bucket}
+    names |= {"FAILED_JOBS_URL": emulator.failed, "BUCKET": emulator.bucket, "TWIN": "arn:aws:iam::000000000000:role/twin"}
     return {**access, **names, "AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION, "TABLE_NAME": emulator.table, "PATH": path}
 
 
@@ -46,7 +46,7 @@ def test_each_runbook_has_one_command() -> None:
 
 
 def test_the_first_deployment_has_commands_of_aws() -> None:
-    assert len(FIRST_DEPLOYMENT) == 6
+    assert len(FIRST_DEPLOYMENT) == 7
 
 
 def test_the_states_that_runbooks_name_exist() -> None:
