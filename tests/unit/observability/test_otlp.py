@@ -67,15 +67,6 @@ def test_a_trace_is_one_request_that_opentelemetry_can_read(capsys: pytest.Captu
     assert lines(capsys) == []
 
 
-def test_a_connection_is_not_used_in_another_event_loop(capsys: pytest.CaptureFixture[str]) -> None:
-    with span_recorder() as recorder:
-        exporter = Exporter(recorder.url, RESOURCE, headers_of())
-        for _ in range(2):
-            asyncio.run(exporter.send(new_trace(), 5.0))
-        assert len(recorder.spans) == 2
-    assert lines(capsys) == []
-
-
 BAD: Mapping[str, tuple[Callable[[HttpRequest], HttpAnswer | None], str]] = {
     "refuses": (lambda _: json_answer({"message": "planted"}, 403), "status 403"),
     "redirects": (lambda request: HttpAnswer(status=307, headers={"Location": request.path}), "status 307"),
