@@ -57,8 +57,8 @@ def isolated_environment(environment: Mapping[str, str], home: str) -> dict[str,
 def _is_gateway(url: str) -> bool:
     try:
         health = httpx.get(f"{url}/healthz", timeout=2.0, trust_env=False)
-        return bool(health.json() == {"status": "ok"})
-    except (httpx.TransportError, ValueError):
+        return bool(health.json()["status"] == "ok")
+    except (httpx.TransportError, ValueError, KeyError, TypeError):
         return False
 
 
