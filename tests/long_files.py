@@ -17,7 +17,7 @@ from tests.sampling import offset
 
 Test = TypeVar("Test")
 
-LONGEST: Final = 1.5
+LONGEST: Final = 1.0
 """The seconds that a file may take."""
 
 

@@ -23,7 +23,7 @@ def test_the_files_that_share_a_gateway_are_in_few_parts() -> None:
 
 
 def test_parts_take_about_the_same_time() -> None:
-    durations = {f"test_{number}.py": number / 20 for number in range(1, 101)}
+    durations = {f"test_{number}.py": number / 40 for number in range(1, 101)}
     parts = divide([*durations], durations, 4)
     totals = [sum(durations[file] for file in part) for part in parts]
     assert max(totals) < 1.02 * min(totals)
