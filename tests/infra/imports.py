@@ -14,6 +14,7 @@ import ast
 import json
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,22 @@ class Import(NamedTuple):
     certain: bool
 
 
-def find(path: list[Path], module: str) -> Path | None:
+class Read(NamedTuple):
+    """The imports of a module, and the names that it reads in numpy."""
+
+    imports: list[Import]
+    numpy: list[str]
+
+
+@cache
+def read(module: str, file: Path) -> Read:
+    source = file.read_bytes()
+    tree = ast.parse(source)
+    return Read(list(imports_of(module, file, tree)), list(names_of("numpy", tree)) if b"numpy" in source else [])
+
+
+@cache
+def find(path: tuple[Path, ...], module: str) -> Path | None:
     """Return the file of a module, or the folder of a package without ``__init__.py``."""
     for folder in path:
         place = folder.joinpath(*module.split("."))
@@ -84,10 +100,14 @@ def _nested(node: ast.AST) -> Iterator[ast.stmt]:
             yield from child.body
 
 
+NUMPY_ITSELF = ("numpy", "numpy.matlib")
+"""The first imports each of its packages when it is read, also the second."""
+
+
 class Walk:
     """Follows imports from module to module, each module once."""
 
-    def __init__(self, path: list[Path], own: list[str], named: list[tuple[str, str]], *, only_certain: bool) -> None:
+    def __init__(self, path: tuple[Path, ...], own: list[str], named: list[tuple[str, str]], *, only_certain: bool) -> None:
         self.reached: dict[str, str] = {}
         self.missing: dict[str, str] = {}
         self.numpy: dict[str, str] = {}
@@ -104,13 +124,10 @@ class Walk:
                 continue
             todo.extend((wanted.module, Import(module, certain=True)) for by, module in self._named if by == wanted.module)
             for module, file in self._new(importer, wanted):
-                tree = ast.parse(file.read_bytes())
-                todo.extend((module, one) for one in imports_of(module, file, tree))
-                if module not in (
-                    "numpy",
-                    "numpy.matlib",
-                ):  # the first imports each of its packages when it is read, also the second
-                    self.numpy |= dict.fromkeys(names_of("numpy", tree), module)
+                found = read(module, file)
+                todo.extend((module, one) for one in found.imports)
+                if module not in NUMPY_ITSELF:
+                    self.numpy |= dict.fromkeys(found.numpy, module)
 
     def _new(self, importer: str, wanted: Import) -> Iterator[tuple[str, Path]]:
         """Yield the source files of a module and of the packages above it that were not reached before."""
@@ -131,7 +148,7 @@ class Walk:
 
 def main() -> None:
     request = json.load(sys.stdin)
-    path, roots = [Path(folder) for folder in request["path"]], request["roots"]
+    path, roots = tuple(Path(folder) for folder in request["path"]), request["roots"]
     every, certain = (Walk(path, request["own"], request["named"], only_certain=only) for only in (False, True))
     every.follow(roots)
     certain.follow(roots)
