@@ -1,4 +1,4 @@
-"""Measure what one tenant's load costs another tenant, on a gateway as ``make run`` starts it, with its emulated AWS.
+"""Measure how much one tenant's load slows another tenant down, on a gateway as ``make run`` starts it, with its emulated AWS.
 
     python -m bench.fair [--turns 200] [--followers 500] [--runs 100] [--files 20] [--megabytes 100]
 
@@ -34,7 +34,7 @@ MODEL_SECONDS: Final = 5.0
 TEXT_SECONDS: Final = 0.06
 """For each text that is embedded."""
 SLOW_SECONDS: Final = 240
-"""An answer to A's turns and to its stream, which must outlast what B does."""
+"""The duration of A's turns and of its stream, which must not end before B's work."""
 RUN_SECONDS: Final = 30
 CHAT: Final = "/v1/chat/completions"
 AGENTS: Final = "/v1/managed-agents"
@@ -71,7 +71,7 @@ def embed(text: str) -> Sequence[float]:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What A starts."""
+    """The amount of A's work."""
 
     turns: int
     followers: int

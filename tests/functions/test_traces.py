@@ -99,9 +99,8 @@ class TracedGateway:
             assert self.gateway.run(StateMachine(COMPACTION_MACHINE, invoke).run(given))
 
     async def close(self) -> None:
-        tracer = self.gateway.services.tracer
-        assert tracer is not None
-        await tracer.exporter.aclose()
+        if (tracer := self.gateway.services.tracer) is not None:
+            await tracer.exporter.aclose()
 
     def spans(self) -> list[RecordedSpan]:
         """Return the spans so far, and forget them."""
@@ -208,7 +207,6 @@ def test_a_turn_a_compaction_and_a_scheduled_run_are_one_tree_without_texts(trac
     sent = b"".join(request.body for request in traced.recorder.requests).decode()
     for secret in (*[f"planted-{number:03}" for number in range(200)], "demo-token", "The answer", "A task", "6*7", "alpha"):
         assert secret not in sent
-    assert next(planted) <= "planted-200"
 
 
 def _with_text(answer: Answer, text: str) -> Answer:
@@ -258,6 +256,12 @@ def test_a_request_has_the_attributes_of_http_with_the_path_of_its_route(traced:
         "url.scheme": "https",
         "http.response.status_code": 404,
     }
+
+
+def test_a_head_request_is_a_head_request_in_its_span(traced: TracedGateway) -> None:
+    traced.gateway.send("HEAD", "/v1/models")
+    (span,) = traced.spans()
+    assert (span.name, span.attributes["http.request.method"]) == ("HEAD /v1/models", "HEAD")
 
 
 def test_what_belongs_to_no_sample_is_sent_if_it_failed(traced: TracedGateway) -> None:
@@ -371,8 +375,8 @@ async def request_over_asgi(app: Any, target: str, body: object, outgoing: list[
 def test_an_exporter_that_hangs_delays_no_streamed_byte(
     traced: TracedGateway, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stream: bool
 ) -> None:
-    monkeypatch.setattr(tracer, "STREAMED_SECONDS", 0.2)
-    monkeypatch.setattr(tracer, "BUFFERED_SECONDS", 0.1)
+    monkeypatch.setattr(tracer, "STREAMED_SECONDS", 0.6)
+    monkeypatch.setattr(tracer, "BUFFERED_SECONDS", 0.5)
     exporter = HangingRecorder()
     with serve(exporter.receive) as url:
         traced.export(url)
@@ -387,7 +391,7 @@ def test_an_exporter_that_hangs_delays_no_streamed_byte(
     assert sent == parts, "a stream has only its end left, and another answer its body"
     assert last["body"] == b"" if stream else json.loads(last["body"])["message"]["content"] == "The answer of boss."
     lines = [line for line in map(json.loads, capsys.readouterr().out.splitlines()) if line.get("event") == "spans_not_sent"]
-    assert [line["why"] for line in lines] == [f"no answer within {0.2 if stream else 0.1} s"]
+    assert [line["why"] for line in lines] == [f"no answer within {0.6 if stream else 0.5} s"]
 
 
 def test_a_client_that_leaves_a_turn_does_not_lose_its_spans(traced: TracedGateway) -> None:
@@ -410,11 +414,9 @@ def test_without_an_endpoint_nothing_is_traced_and_no_message_carries_a_trace(
 ) -> None:
     services = traced.gateway.services
     services.settings = replace(services.settings, traces=None)
-    services.__dict__["tracer"] = None
+    services.__dict__.pop("tracer", None)
     monkeypatch.setattr(Trace, "__init__", None)
     agent = traced.gateway.send("POST", "/v1/managed-agents", headers=INCOMING, body={"name": "a", "agent": "coder"}).json["id"]
     assert traced.gateway.send("POST", f"/v1/managed-agents/{agent}/run", headers=INCOMING, body={"input": "Go."}).status == 202
     assert ["traceparent" in json.loads(body) for body in traced.messages] == [False]
     assert "traceparent" not in json.dumps(traced.gateway.items(), default=str)
-    services.__dict__["tracer"] = None
-    traced.export(traced.recorder.url)

@@ -1,7 +1,8 @@
 """Turn the events of the bus into spans of the trace of the work that publishes them."""
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from itertools import chain
+from typing import Final
 
 from spass.core.bus import (
     AGENT_TURN_END,
@@ -14,29 +15,19 @@ from spass.core.bus import (
 )
 from spass.core.bus_events import AgentTurnEnd, InferenceEnd, InferenceStart, ToolCallEnd
 from spass.core.traceparent import CURRENT_TRACE
+from spass.models.backends import serves
 from spass.observability.conventions import CHAT, EMBEDDINGS, EXECUTE_TOOL, INVOKE_AGENT, PROVIDER, SpanForm, provider_name
 from spass.observability.trace import Span, Start, Trace
+from spass.tenancy.config import GatewayConfig
 
 _NO_ERROR: Final = (None, "ok", "cancelled")
 
 
-class Models(Protocol):
-    """What the operator's file says about the models."""
-
-    def is_embedding(self, model: str) -> bool:
-        """Return True for a model of embeddings."""
-        ...
-
-    def provider(self, model: str, backend: str | None) -> str | None:
-        """Return the provider of the backend, or of the first one that serves the model. None: there is none."""
-        ...
-
-
 class SpanCollector:
-    """Subscribe to the events of a bus. ``models`` is called with the first call of a model."""
+    """Subscribe to the events of a bus. ``config`` is not called before the first call of a model."""
 
-    def __init__(self, models: Callable[[], Models]) -> None:
-        self._models = models
+    def __init__(self, config: Callable[[], GatewayConfig]) -> None:
+        self._config = config
 
     def subscribe(self, bus: EventBus) -> None:
         bus.subscribe(AGENT_TURN_START, lambda start: _begin(INVOKE_AGENT, start))
@@ -47,14 +38,22 @@ class SpanCollector:
         bus.subscribe(AGENT_TURN_END, lambda end: _end(INVOKE_AGENT, end, end.error))
 
     def _form(self, event: InferenceStart | InferenceEnd) -> SpanForm:
-        return EMBEDDINGS if self._models().is_embedding(event.model) else CHAT
+        config = self._config()
+        is_embedding = config.has_model(event.model) and config.model(event.model).kind == "embedding"
+        return EMBEDDINGS if is_embedding else CHAT
 
     def _begin_inference(self, start: InferenceStart) -> None:
         _begin(self._form(start), start)
 
     def _end_inference(self, end: InferenceEnd) -> None:
         if (span := _end(self._form(end), end, end.status)) is not None:
-            span.attributes[PROVIDER] = provider_name(self._models().provider(end.model, end.backend))
+            span.attributes[PROVIDER] = provider_name(self._provider(end))
+
+    def _provider(self, end: InferenceEnd) -> str | None:
+        """Return the provider of the call's backend, or of the first one that serves the model, or None."""
+        backends = self._config().llm.backends
+        named = (one.provider for one in backends if one.name == end.backend)
+        return next(chain(named, (one.provider for one in backends if serves(one, end.model))), None)
 
 
 def _begin(form: SpanForm, start: Start) -> None:

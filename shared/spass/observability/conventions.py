@@ -74,7 +74,6 @@ EXECUTE_TOOL: Final = SpanForm(
 CHAT: Final = SpanForm("chat", CLIENT, "model", {**_COMMON, **_USAGE, "gen_ai.request.model": "model"})
 EMBEDDINGS: Final = replace(CHAT, operation="embeddings")
 FORMS: Final = (INVOKE_AGENT, EXECUTE_TOOL, CHAT, EMBEDDINGS)
-"""The table of all events."""
 
 
 def provider_name(provider: str | None) -> str:

@@ -1,7 +1,7 @@
 """Send the spans of a trace as OTLP/HTTP in JSON (https://opentelemetry.io/docs/specs/otlp/), once and without a retry.
 
-A function in AWS stands still after its answer, so nothing can be sent later. Who answers waits for a short time, and then the
-spans are dropped. A failure never reaches the caller: it is one line of the log in a minute.
+AWS freezes a function after its answer, so nothing can be sent later. An answer waits for a short time, and then the spans are
+dropped. A failure never reaches the caller. The log has one line a minute about failures.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class Exporter:
         self._clock = clock
         self._transport: httpx.AsyncBaseTransport | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_in_time = False  # the last send was
+        self._is_in_time = False  # whether the last send was
         self._resolver = ThreadPoolExecutor(1, thread_name_prefix="traces")
         self._unreported = 0
         self._reported_at: float | None = None

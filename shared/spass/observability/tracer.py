@@ -9,7 +9,6 @@ from typing import Final, TypeVar
 from spass.core.ids import RequestId, TenantId
 from spass.core.jobs import Delivery
 from spass.core.traceparent import CURRENT_TRACE, CurrentTrace
-from spass.models.backends import serves
 from spass.observability.conventions import (
     CONSUMER,
     INTERNAL,
@@ -22,7 +21,6 @@ from spass.observability.conventions import (
 )
 from spass.observability.otlp import Exporter
 from spass.observability.trace import Span, Trace
-from spass.tenancy.config import GatewayConfig
 
 BUFFERED_SECONDS: Final = 0.3
 """Seconds that an answer which is not a stream waits for its spans to be sent."""
@@ -46,19 +44,18 @@ class Tracer:
         return RequestTrace(self.exporter, trace, method, scheme, remote, CURRENT_TRACE.set(trace))
 
     async def trace_message(self, work: Awaitable[T], tenant: TenantId, queue: str, delivery: Delivery) -> T:
-        """Await the ``work`` of a queue's message, in the trace of what sent it."""
+        """Await the ``work`` of a queue's message, in the trace of what sent it. Events of the bucket begin a trace."""
         attributes = {TENANT: tenant, **message_attributes(queue, delivery.message)}
-        return await self._trace(work, Span(f"process {queue}", CONSUMER, attributes=attributes), _carried(delivery.body))
+        return await self._trace(work, Span(f"process {queue}", CONSUMER, attributes=attributes), json.loads(delivery.body))
 
     async def trace_step(self, work: Awaitable[T], tenant: TenantId, name: str, execution: Mapping[str, object]) -> T:
         """Await the ``work`` of one step of a state machine, in the trace of what started it. ``execution`` is its input."""
-        traceparent = execution.get("traceparent")
-        span = Span(name, INTERNAL, attributes={TENANT: tenant})
-        return await self._trace(work, span, traceparent if isinstance(traceparent, str) else None)
+        return await self._trace(work, Span(name, INTERNAL, attributes={TENANT: tenant}), execution)
 
-    async def _trace(self, work: Awaitable[T], root: Span, traceparent: str | None) -> T:
-        trace = Trace(root, self._sample)
-        trace.join(traceparent)
+    async def _trace(self, work: Awaitable[T], root: Span, message: Mapping[str, object]) -> T:
+        """Await ``work`` in the trace that ``message`` carries, or in a new one."""
+        trace, traceparent = Trace(root, self._sample), message.get("traceparent")
+        trace.join(traceparent if isinstance(traceparent, str) else None)
         token = CURRENT_TRACE.set(trace)
         try:
             return await work
@@ -83,7 +80,7 @@ class RequestTrace:
     has_ended: bool = False
 
     def identify(self, tenant: TenantId, *, is_trusted: bool) -> None:
-        """Say whose request it is. Continue the trace of a tenant that ``is_trusted``, and link to that of another one."""
+        """Name the tenant of the request. Continue the client's trace if the tenant ``is_trusted``, or else link to it."""
         self.trace.root.attributes[TENANT] = tenant
         self.trace.join(self.remote, is_linked=not is_trusted)
 
@@ -110,30 +107,3 @@ async def send(exporter: Exporter, trace: Trace, seconds: float) -> None:
     trace.close()
     if trace.is_kept or trace.is_sampled:
         await exporter.send(trace, seconds)
-
-
-def _carried(body: str) -> str | None:
-    """Return the ``traceparent`` of a message. Events of the bucket have none."""
-    try:
-        message = json.loads(body)
-    except ValueError:
-        return None
-    traceparent = message.get("traceparent") if isinstance(message, dict) else None
-    return traceparent if isinstance(traceparent, str) else None
-
-
-@dataclass(frozen=True, slots=True)
-class ConfiguredModels:
-    """What ``gateway.yaml`` says about the models."""
-
-    config: GatewayConfig
-
-    def is_embedding(self, model: str) -> bool:
-        return self.config.has_model(model) and self.config.model(model).kind == "embedding"
-
-    def provider(self, model: str, backend: str | None) -> str | None:
-        backends = self.config.llm.backends
-        found = next((one for one in backends if one.name == backend), None) or next(
-            (one for one in backends if serves(one, model)), None
-        )
-        return found.provider if found is not None else None

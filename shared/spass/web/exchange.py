@@ -159,7 +159,7 @@ class EdgeMiddleware:
         # Routes declare only GET. Answer HEAD like GET, without the body (RFC 9110, 9.3.2).
         is_head = method == "HEAD"
         scope = {**scope, "method": "GET" if is_head else method, "path": _route_path(scope), IS_HEAD: is_head}
-        exchange = scope[_KEY] = Exchange(trace=_begin_trace(self._tracer(), scope))
+        exchange = scope[_KEY] = Exchange(trace=_begin_trace(self._tracer(), method, scope))
         sender = _ResponseSender(exchange, send, omit_body=is_head)
         try:
             if path_error := _check_path(method, scope):
@@ -187,12 +187,12 @@ class EdgeMiddleware:
                 exchange.trace.leave()
 
 
-def _begin_trace(tracer: "Tracer | None", scope: AsgiScope) -> "RequestTrace | None":
+def _begin_trace(tracer: "Tracer | None", method: str, scope: AsgiScope) -> "RequestTrace | None":
     """Begin the trace of a request, if there is a tracer."""
     if tracer is None:
         return None
     traceparents = [value.decode("latin-1") for name, value in scope["headers"] if name == b"traceparent"]
-    return tracer.begin_request(scope["method"], scope["scheme"], traceparents)
+    return tracer.begin_request(method, scope["scheme"], traceparents)
 
 
 def _check_path(method: str, scope: AsgiScope) -> RouteNotFound | None:

@@ -504,9 +504,8 @@ class Services:
             Traces().subscribe(bus)
         if self.settings.traces is not None:
             from spass.observability.collector import SpanCollector
-            from spass.observability.tracer import ConfiguredModels
 
-            SpanCollector(lambda: ConfiguredModels(self.config)).subscribe(bus)
+            SpanCollector(lambda: self.config).subscribe(bus)
         return bus
 
     @cached_property

@@ -24,6 +24,7 @@ from spass.observability.conventions import (
     request_attributes,
     request_name,
 )
+from spass.observability.settings import TracesSettings
 from tests.unit.observability.events import inference_end, tool_call_end, turn_end
 
 OURS: Final = {"spass.tenant", "spass.cost_usd", "spass.kind", "spass.request_id", "spass.dropped_spans"}
@@ -56,9 +57,11 @@ def used() -> set[str]:
 
 def test_every_attribute_is_one_of_the_conventions_or_begins_with_spass() -> None:
     names = used()
-    assert names - known_attributes() == {name for name in names if name in OURS}
-    resource = {"service.name", "cloud.provider", "cloud.region", "faas.name", "deployment.environment.name"}
-    assert resource <= known_attributes()
+    assert names - known_attributes() == names & OURS
+    function = {"AWS_LAMBDA_FUNCTION_NAME": "ask", "AWS_REGION": "eu-west-1"}
+    settings = TracesSettings.from_environment({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://localhost/", **function})
+    assert settings is not None
+    assert {*settings.resource, "deployment.environment.name"} <= known_attributes()
 
 
 def test_operations_providers_and_systems_are_those_of_the_conventions() -> None:
