@@ -2,59 +2,18 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Any, Final
 
 import pytest
 
 from spass.core.bus import AGENT_TURN_END, INFERENCE_END, INFERENCE_START, TOOL_CALL_END, EventBus
 from spass.core.bus_events import AgentTurnEnd, InferenceEnd, InferenceStart, ToolCallEnd
-from spass.core.ids import AgentName, RequestId, SessionId, TenantId
-from spass.core.messages import FinishReason, Json
-from spass.core.time import timestamp
+from spass.core.ids import RequestId
+from spass.core.messages import Json
 from spass.metering.telemetry import Telemetry
+from tests.unit.bus_events import COMMON, inference_end, tool_call_end, turn_end
 
 AT: Final = datetime(2026, 11, 20, 12, 0, 0, 250_000, tzinfo=UTC).timestamp()
-COMMON: Final[Mapping[str, Any]] = {
-    "at": timestamp(AT),
-    "tenant": TenantId("acme"),
-    "request_id": RequestId("req_1"),
-    "parent_request_id": RequestId("req_1"),
-    "agent": AgentName("helper"),
-    "kind": "orchestrator",
-    "session_id": SessionId("ses_1"),
-}
-INFERENCE: Final = InferenceEnd(
-    **COMMON,
-    call_id=RequestId("req_2"),
-    model="small",
-    backend="main",
-    attempts=1,
-    prompt_tokens=10,
-    completion_tokens=5,
-    cost_usd=Decimal("0.000125"),
-    status="ok",
-    duration_ms=800,
-)
-
-
-def tool_call(tool: str | None = "calculator", status: str = "ok") -> ToolCallEnd:
-    return ToolCallEnd(**COMMON, call_id=RequestId("req_3"), tool=tool, ok=status == "ok", status=status, duration_ms=3)
-
-
-def turn(error: str | None = None) -> AgentTurnEnd:
-    reason = None if error else FinishReason.STOP
-    return AgentTurnEnd(
-        **COMMON,
-        turns=2,
-        tool_calls=1,
-        finish_reason=reason,
-        error=error,
-        prompt_tokens=20,
-        completion_tokens=10,
-        cost_usd=Decimal("0.00025"),
-        duration_ms=1800,
-    )
 
 
 def lines_of(*events: InferenceEnd | ToolCallEnd | AgentTurnEnd, namespace: str | None = None) -> list[dict[str, Any]]:
@@ -81,7 +40,7 @@ def publish(bus: EventBus, event: InferenceEnd | ToolCallEnd | AgentTurnEnd) -> 
 
 
 def test_each_end_is_one_line_with_its_fields() -> None:
-    inference, tool, agent_turn = lines_of(INFERENCE, tool_call(), turn())
+    inference, tool, agent_turn = lines_of(inference_end(), tool_call_end(), turn_end())
     common = {**COMMON, "level": "info", "failed": 0}
     assert inference == {
         **common,
@@ -110,15 +69,15 @@ def test_a_start_writes_no_line() -> None:
 @pytest.mark.parametrize(("status", "failed"), [("ok", 0), ("cancelled", 0), ("upstream_error", 1), ("internal_error", 1)])
 def test_a_cancelled_call_did_not_fail(status: str, failed: int) -> None:
     error = None if status == "ok" else status
-    assert [line["failed"] for line in lines_of(tool_call(status=status), turn(error))] == [failed, failed]
+    assert [line["failed"] for line in lines_of(tool_call_end(status=status), turn_end(error))] == [failed, failed]
 
 
 @pytest.mark.parametrize(
     ("event", "dimension", "names"),
     [
-        (INFERENCE, "model", {"duration_ms", "failed", "cost_usd"}),
-        (tool_call(), "tool", {"duration_ms", "failed"}),
-        (turn(), "kind", {"duration_ms", "failed"}),
+        (inference_end(), "model", {"duration_ms", "failed", "cost_usd"}),
+        (tool_call_end(), "tool", {"duration_ms", "failed"}),
+        (turn_end(), "kind", {"duration_ms", "failed"}),
     ],
 )
 def test_metrics_have_one_dimension_and_numbers(
@@ -136,10 +95,10 @@ def test_metrics_have_one_dimension_and_numbers(
 
 
 def test_a_call_of_an_unknown_tool_has_a_line_and_no_metrics() -> None:
-    (line,) = lines_of(tool_call(None, "tool_not_found"), namespace="Spass/prod")
+    (line,) = lines_of(tool_call_end(tool=None, status="tool_not_found"), namespace="Spass/prod")
     assert (line["tool"], line["failed"]) == (None, 1)
     assert "_aws" not in line
 
 
 def test_without_a_namespace_there_are_no_metrics() -> None:
-    assert not any("_aws" in line for line in lines_of(INFERENCE, tool_call(), turn()))
+    assert not any("_aws" in line for line in lines_of(inference_end(), tool_call_end(), turn_end()))

@@ -25,7 +25,7 @@ from spass.observability.conventions import (
     request_name,
 )
 from spass.observability.settings import TracesSettings
-from tests.unit.observability.events import inference_end, tool_call_end, turn_end
+from tests.unit.bus_events import inference_end, tool_call_end, turn_end
 
 OURS: Final = {"spass.tenant", "spass.cost_usd", "spass.kind", "spass.request_id", "spass.dropped_spans"}
 # No provider of the conventions is a program on this machine or in this process.

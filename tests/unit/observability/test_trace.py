@@ -8,7 +8,7 @@ from spass.core.bus_events import InferenceStart
 from spass.core.ids import RequestId
 from spass.observability.conventions import CLIENT, SERVER
 from spass.observability.trace import MAX_SPANS, Span, Trace
-from tests.unit.observability.events import COMMON, inference_end, turn_end
+from tests.unit.bus_events import COMMON, inference_end, turn_end
 
 SPAN = "b7ad6b7169203331"
 

@@ -1,4 +1,4 @@
-"""Events of one request, for the tests of spans."""
+"""END events of one request."""
 
 from collections.abc import Mapping
 from decimal import Decimal
