@@ -1,7 +1,7 @@
 """Two roles per set of permissions: exactly the actions that its routes need, on exactly this deployment's resources.
 
-The function's own role reaches what is no tenant's: limits of backends, queues, models, logs. Its twin alone reaches tenants'
-data. A session of the twin needs a tag with the tenant's id, and reaches the data of that tenant.
+The function's own role reaches what does not belong to a tenant: limits of backends, queues, models, logs. Only its twin
+reaches tenants' data. A session of the twin needs a tag with the tenant's id, and reaches the data of that tenant.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What a user reads of what a restore could not bring back, and has marked. Without a mark the answers are as before."""
+"""Answers for data that a restore could not bring back and has marked. Without a mark, the answers do not change."""
 
 from pathlib import Path
 

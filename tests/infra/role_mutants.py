@@ -1,4 +1,4 @@
-"""Statements with a mistake: each is like one of ours, but for one condition, resource, action or effect."""
+"""Statements with one mistake each: in a condition, a resource, an action or an effect."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -43,7 +43,7 @@ def _wrong_values(operator: str, values: Any) -> Iterator[Any]:
 
 
 def _of_resources(statement: Statement) -> Iterator[tuple[str, Statement]]:
-    """A resource is any. Resources with a variable: the variable is lost, or what follows it does not end the tenant's id."""
+    """Replace a resource by all resources. If it has a variable, replace the variable by a wildcard, or add a wildcard to it."""
     resources = statement.get("Resource", [])
     listed = [resources] if isinstance(resources, str) else resources
     for number, resource in enumerate(listed):
@@ -55,7 +55,7 @@ def _of_resources(statement: Statement) -> Iterator[tuple[str, Statement]]:
 
 
 def _of_actions(statement: Statement) -> Iterator[tuple[str, Statement]]:
-    """All actions of the service are allowed. In a trust, which has no resource, there are no others."""
+    """Allow all actions of the service. A trust policy, which has no resource, is left as it is."""
     if statement["Effect"] == "Allow" and "Resource" in statement:
         actions = statement["Action"]
         first = actions if isinstance(actions, str) else actions[0]

@@ -1,4 +1,4 @@
-"""What each role may do and who may assume it, by an evaluator of policies, and mutants of the policies."""
+"""Roles make and accept exactly the calls of their rows, according to an evaluator of policies. Wrong policies fail."""
 
 import json
 import re

@@ -86,8 +86,8 @@ class Folder:
     async def _find(self, operation: str, method: "_Method[T]", parameters: Mapping[str, object]) -> T:
         """Read an object. Raise ``ObjectMissing`` if it or the range does not exist.
 
-        A refusal is one of a missing object only if a list says so too: without that, a wrong policy or key would let callers
-        give up objects that exist.
+        After a 403, list the key to find out whether the object exists. Otherwise a wrong policy would make objects that exist
+        look like missing ones.
         """
         try:
             return await self._call(operation, method, parameters, self._may_be_missing)

@@ -175,8 +175,8 @@ class Aws:
         return EventBridgeSchedules(lambda: self._scheduler, self._job_targets)
 
     def for_tenant(self, tenant: TenantId) -> TenantStore:
-        """Return the store of one tenant. All access to a tenant's data goes through such a store, and the credentials of a
-        session of that tenant are used nowhere else."""
+        """Return the store of one tenant. All access to a tenant's data goes through such a store, and only such a store uses
+        the credentials of a session of that tenant."""
         table = TenantTable(self._table_of(tenant), tenant)
         access = self._own_access if self._sessions is None else self._access_of(tenant, self._sessions)
         jobs = AwsJobs(lambda: self._sqs, lambda: self._states, self._job_targets, tenant)

@@ -37,7 +37,7 @@ class SignedService:
         was idle costs no attempt.
 
         Raises:
-            NoAnswer: there is no whole answer in time.
+            NoAnswer: the connection failed, or the service did not send a complete answer in time.
             SigningFailed: there are no credentials, or no region.
         """
         endpoint = self._endpoint

@@ -88,7 +88,7 @@ class TenantSessions:
         self._sts.close()
 
     async def _renew(self, tenant: TenantId) -> TenantSession:
-        """Assume the role once for all who ask at the same time. The call goes on if some of them are cancelled."""
+        """Assume the role once for all concurrent callers. A cancelled caller does not cancel the call of the others."""
         loop = asyncio.get_running_loop()
         pending = self._pending.get(tenant)
         if pending is None or pending.done() or pending.get_loop() is not loop:
@@ -100,7 +100,7 @@ class TenantSessions:
         if self._pending.get(tenant) is task:
             del self._pending[tenant]
         if not task.cancelled():
-            task.exception()  # if nobody waits any more, asyncio would log it
+            task.exception()  # without this, asyncio would log an error that no caller waits for
 
     async def _assume(self, tenant: TenantId) -> TenantSession:
         if not re.fullmatch(TENANT_ID, tenant):
@@ -167,7 +167,7 @@ def _session(answer: Answer) -> TenantSession:
     """Return the session that STS answered with (XML).
 
     Raises:
-        StorageUnavailable: the answer is not whole, or the session has ended.
+        StorageUnavailable: the answer is incomplete, or the session has ended.
     """
     key_id, secret, token, end = (_field(answer, name) for name in _FIELDS)
     if not (key_id and secret and token and end):

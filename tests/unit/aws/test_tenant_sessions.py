@@ -164,14 +164,14 @@ async def test_without_the_role_the_process_reaches_the_data_itself(services: Se
     assert services.sessions == []
 
 
-async def test_one_call_serves_all_who_ask_at_the_same_time(aws: Aws, services: Services) -> None:
+async def test_concurrent_callers_share_one_call_of_sts(aws: Aws, services: Services) -> None:
     await asyncio.gather(*(read(aws, ACME) for _ in range(20)))
     await read(aws, ACME)
     assert len(services.sessions) == 1
     assert set(services.of("dynamodb")) == {"ASIAacme1"}
 
 
-async def test_who_is_cancelled_does_not_end_the_call_of_the_others(aws: Aws, services: Services) -> None:
+async def test_a_cancelled_caller_does_not_end_the_call_of_the_others(aws: Aws, services: Services) -> None:
     first, second = (asyncio.create_task(read(aws, ACME)) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
@@ -250,7 +250,7 @@ async def test_sts_is_asked_once_more_after_a_passing_failure(services: Services
         assert (await sessions.get(ACME)).key.id == "ASIAacme2"
 
 
-async def test_a_slow_renewal_goes_on_without_who_has_a_valid_session(
+async def test_a_caller_with_a_valid_session_does_not_wait_for_a_slow_renewal(
     aws: Aws, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tenant_sessions, "_PATIENCE_SECONDS", 0.1)
@@ -309,7 +309,7 @@ async def test_a_refused_object_is_missing_if_a_list_has_none(aws: Aws, services
 
 
 @pytest.mark.parametrize("listed", [("T/acme/x", "uploads/acme/x"), None])
-async def test_a_refused_object_that_may_exist_is_no_missing_one(
+async def test_a_refused_object_that_may_exist_is_not_a_missing_one(
     aws: Aws, services: Services, listed: tuple[str, ...] | None
 ) -> None:
     services.s3_status, services.listed = 403, listed
