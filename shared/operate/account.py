@@ -1,4 +1,4 @@
-"""Read what an AWS account has. Nothing here changes it."""
+"""Read the resources of an AWS account. Nothing here changes it."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ _INVALID: Final = frozenset({"InvalidClientTokenId", "UnrecognizedClientExceptio
 
 
 class AccountUnreadable(Exception):
-    """AWS does not say whose the credentials are."""
+    """AWS does not name the account of the credentials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,13 @@ class Account:
             if error.response["Error"]["Code"] in _INVALID:
                 reason = "they may have expired, or the account has not enabled the region"
                 raise AccountUnreadable(f"The credentials are not valid in {region}: {reason}. {error}") from None
-            raise AccountUnreadable(f"AWS does not say whose the credentials are: {error}") from None
+            raise AccountUnreadable(f"AWS did not name the account of the credentials: {error}") from None
         except NoCredentialsError:
-            raise AccountUnreadable("There are no AWS credentials. Sign in, and set AWS_PROFILE or the like.") from None
+            raise AccountUnreadable(
+                "There are no AWS credentials. Sign in, and set AWS_PROFILE or another source of credentials."
+            ) from None
         except BotoCoreError as error:
-            raise AccountUnreadable(f"AWS does not say whose the credentials are: {error}") from None
+            raise AccountUnreadable(f"AWS did not name the account of the credentials: {error}") from None
 
     def call(
         self, service: str, operation: str, parameters: Mapping[str, object] | None = None, region: str | None = None
@@ -69,6 +71,16 @@ class Account:
             self._deployed[stack] = tuple(self._templates(stack, region))
         return self._deployed[stack]
 
+    def outputs(self, stack: str) -> dict[str, str] | None:
+        """Return the outputs of a deployed stack, or None if there is no such stack."""
+        try:
+            (found,) = self.call("cloudformation", "describe_stacks", {"StackName": stack})["Stacks"]
+        except ClientError as error:
+            if _is_missing_stack(error):
+                return None
+            raise
+        return {output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", ())}
+
     def forget(self) -> None:
         """Read the templates again, because a deployment has changed them."""
         self._deployed.clear()
@@ -86,7 +98,7 @@ class Account:
         try:
             body: str | Template = self.call("cloudformation", "get_template", {"StackName": stack}, region)["TemplateBody"]
         except ClientError as error:
-            if "does not exist" in error.response["Error"]["Message"]:  # the code is that of every invalid request
+            if _is_missing_stack(error):
                 return
             raise
         yield json.loads(body) if isinstance(body, str) else body
@@ -99,3 +111,7 @@ class Account:
     def _client(self, service: str, region: str | None) -> BaseClient:
         make = cast(Callable[..., BaseClient], self.session.client)  # its overloads know the services with stubs only
         return make(service, region_name=region or self.region)
+
+
+def _is_missing_stack(error: ClientError) -> bool:
+    return "does not exist" in error.response["Error"]["Message"]  # the code is that of every invalid request

@@ -1,4 +1,4 @@
-"""Read what would be deployed from the CDK's cloud assembly, so that a command needs neither the CDK nor a second source."""
+"""Read the CDK's cloud assembly: the templates and files of a deployment. This needs no CDK."""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _ROOTS: Final = ("/opt/", "/var/task/")
 
 
 class AssemblyMissing(Exception):
-    """There is no assembly of the environment."""
+    """The folder has no assembly of the environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembly:
-    """What would be deployed of one environment: the stack of the API, and the others, on which it depends."""
+    """The stacks of one environment: that of the API, and the others, on which it depends."""
 
     environment: str
     api: Stack

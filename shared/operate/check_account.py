@@ -12,7 +12,7 @@ from operate.checks import Finding
 _API_OBJECTS: Final = ("AWS::ApiGateway::GatewayResponse", "AWS::ApiGateway::Method", "AWS::ApiGateway::Resource")
 _FUNCTION: Final = "AWS::Lambda::Function"
 _UNRESERVED: Final = 100
-"""What Lambda requires to remain for functions without a reservation."""
+"""The concurrency that Lambda keeps for functions without a reservation."""
 _NEW_ACCOUNT_MIB: Final = 3008
 _VPCS: Final = {"ServiceCode": "vpc", "QuotaCode": "L-F678F1CE"}
 _UNREADABLE_LAYER: Final = frozenset({"AccessDeniedException", "ResourceNotFoundException"})
@@ -146,7 +146,7 @@ def find_old_layers(assembly: Assembly, account: Account) -> Findings:
         if _refusal(account, newer := f"{name}:{int(version) + 1}") is None:
             yield Finding(
                 f"The layer {layer} is old: there is {newer}.",
-                "An old web adapter may lack mendings of AWS's.",
+                "An old web adapter may lack fixes by AWS.",
                 "Take a release with the newer one. A version is tried before it is pinned.",
             )
 

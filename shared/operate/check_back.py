@@ -15,7 +15,7 @@ def find_api_of_the_old_form(assembly: Assembly, account: Account) -> Iterator[F
     """Refuse an API of single objects in place of a body."""
     if has_body(account.deployed(assembly.api.name)) and not has_body(assembly.api.templates):
         yield Finding(
-            "This release is of before the API was one body, and the deployed API is one.",
+            "This release is older than the API as one body, and the deployed API is one body.",
             "CloudFormation would create the old methods and paths a second time, and API Gateway refuses them (decision 030).",
             "Go back to a later release, or mend the route that is wrong with a new one.",
         )
@@ -40,7 +40,7 @@ CHECKS: Final = (
     Check(find_api_of_the_old_form, "the deployed API", fails=True),
     Check(find_other_stored_data, "the deployed functions", fails=True),
 )
-"""What may keep an operator from going back. The other checks were made when it was deployed, and must not delay that."""
+"""The checks before going back. The others passed when the release was deployed, and must not delay an operator now."""
 
 
 def _names(values: set[str]) -> str:

@@ -24,7 +24,7 @@ def find_other_release(assembly: Assembly, _: Account) -> Iterator[Finding]:
     if built != checkout.release or checkout.changed:
         yield Finding(
             f"The assembly is of {built}, and the checkout is {checkout.release}.",
-            "The assembly is what is deployed, and a changed checkout is no commit to which one could go back.",
+            "The assembly is what is deployed, and no commit has changed files, so you could not go back to it.",
             "Commit what is changed, and synthesise again: make synth",
         )
 
@@ -60,7 +60,7 @@ def find_missing_keys(assembly: Assembly, account: Account) -> Iterator[Finding]
         if plain := [f"{path}{name}" for name in needed if stored.get(f"{path}{name}") not in (None, "SecureString")]:
             yield Finding(
                 f"The parameter {', '.join(plain)} is not encrypted.",
-                "Whoever may list and read parameters sees the key.",
+                "Everyone who may read parameters sees the key.",
                 "Store the key again with the type SecureString.",
             )
 
@@ -130,7 +130,7 @@ def find_disabled_copies(assembly: Assembly, account: Account) -> Iterator[Findi
     if off := [kind for kind in _COPIED if not settings["ResourceTypeOptInPreference"].get(kind)]:
         yield Finding(
             f"AWS Backup is not opted in to {' and '.join(off)} in {assembly.region}.",
-            "AWS documents that resources named by a plan are copied all the same; restores and other plans need it.",
+            "Restores and other plans need it. AWS documents that this plan copies without it.",
             "In AWS Backup, 'Settings', 'Service opt-in', enable them.",
         )
     if not settings["ResourceTypeManagementPreference"].get("DynamoDB"):

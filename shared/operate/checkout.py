@@ -12,7 +12,7 @@ _DIRTY: Final = "-dirty"
 
 @dataclass(frozen=True, slots=True)
 class Checkout:
-    """A folder with the sources. ``commit`` is ``unknown`` without git. ``changed`` are the files that no commit has so."""
+    """A folder with the sources. ``commit`` is ``unknown`` without git. ``changed`` are the files that differ from it."""
 
     commit: str
     changed: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What would make a deployment fail or surprise its operator. `operate check` prints it, and changes nothing."""
+"""Run checks of an assembly and an account, and describe their findings. No check changes anything."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

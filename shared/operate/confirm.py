@@ -1,10 +1,10 @@
-"""Ask before something is changed."""
+"""Ask the operator before a command changes something."""
 
 from spass.cli.terminal import write
 
 
 def is_confirmed() -> bool:
-    """Return True if the operator answers yes. Without a terminal nobody answers."""
+    """Return True if the operator answers yes. Return False without a terminal."""
     try:
         if input("Continue? [y/N] ").strip().lower() in ("y", "yes"):
             return True

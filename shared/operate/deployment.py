@@ -9,7 +9,7 @@ from operate.account import Account
 from operate.assembly import release_of
 
 WATCHED: Final = ("ServerErrors", "FunctionErrors", "AuditNotStored")
-"""The alarms that roll a release back: what a client sees, what a function sees, and money that nobody would count."""
+"""The alarms that roll a release back: errors that clients see, errors of functions, and calls whose cost is not recorded."""
 WATCHED_MINUTES: Final = 10
 _HASH: Final = 8
 """The characters that the CDK adds to a logical id."""
@@ -63,8 +63,7 @@ def read_triggers(account: Account, stack: str) -> Triggers:
 
 def read_url(account: Account, stack: str) -> str:
     """Return the URL of the deployed gateway."""
-    outputs = account.call("cloudformation", "describe_stacks", {"StackName": stack})["Stacks"][0]["Outputs"]
-    return next(str(output["OutputValue"]) for output in outputs if output["OutputKey"] == "Url")
+    return (account.outputs(stack) or {})["Url"]
 
 
 def deploy(folder: Path, stacks: list[str], triggers: Triggers | None = None) -> bool:

@@ -16,7 +16,7 @@ _MISSING: Final = frozenset({"NoSuchKey", "NoSuchVersion"})
 
 
 class State(Enum):
-    """What became of an object: it was right, it is back, it differed and is set back, or it is gone."""
+    """The result for an object: it was right, it is back, it differed and is set back, or it is gone."""
 
     RIGHT = "right"
     BACK = "brought back"
@@ -47,7 +47,7 @@ class ObjectVersions:
     at: datetime
 
     def bring_back(self, folder: str, keys: Collection[str]) -> Mapping[str, State]:
-        """Bring back the objects ``keys``, all of which begin with ``folder``. Return what became of each."""
+        """Bring back the objects ``keys``, all of which begin with ``folder``. Return the state of each."""
         found: dict[str, list[Version]] = {key: [] for key in keys}
         for key, version in self._versions(folder):
             if key in found:

@@ -1,6 +1,6 @@
-"""Find out what the items of a restored table name, and which of their items are missing.
+"""Find the objects that the items of a restored table name, and the items that are missing.
 
-A *subject* is what a tenant stored in several items and objects: a session, an index, a workspace or a managed agent.
+A *subject* consists of several items and objects of a tenant: a session, an index, a workspace or a managed agent.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -32,7 +32,7 @@ _FOLDER: Final = ROOT / "releases"
 _SHOWN_FILES: Final = 10
 
 
-class StepFailed(Exception):
+class ReleaseFailed(Exception):
     """A step of the release has failed. The message says why and what to do next."""
 
     def __init__(self, step: str, problem: str) -> None:
@@ -55,9 +55,9 @@ def main(options: argparse.Namespace) -> int:
         if options.back:
             return _go_back(releases, options.env, options.to, yes=options.yes)
         if options.to:
-            raise StepFailed("arguments", "--to belongs to `release back`. A release is the commit that is checked out.")
+            raise ReleaseFailed("arguments", "--to belongs to `release back`. A release is the commit that is checked out.")
         return _release(releases, options.env, yes=options.yes)
-    except (StepFailed, AssemblyMissing, AccountUnreadable) as error:
+    except (ReleaseFailed, AssemblyMissing, AccountUnreadable) as error:
         write(f"{error}\n")
     except (ClientError, BotoCoreError) as error:
         write(f"AWS did not answer: {error}\nAllow it to these credentials, and try again.\n")
@@ -69,17 +69,19 @@ def main(options: argparse.Namespace) -> int:
 def _release(releases: Releases, environment: str, *, yes: bool) -> int:
     commit = _commit()
     if _endpoint(_ANY_URL).token is None:
-        raise StepFailed("token", "Set SPASS_TOKEN to a token of the gateway, with which the release is tried.")
+        raise ReleaseFailed("token", "Set SPASS_TOKEN to a token of the gateway, with which the release is tried.")
     if make.run("synth", ["-c", f"env={environment}"]):
-        raise StepFailed("synth", "Nothing was deployed. Mend what is named above, commit it, and release again.")
+        raise ReleaseFailed("synth", "Nothing was deployed. Mend what is named above, commit it, and release again.")
     folder = ROOT / ASSEMBLY
     assembly = read_assembly(folder, environment)
     if assembly.release != commit:
-        raise StepFailed("synth", f"The assembly is of {assembly.release}, not of {commit}: the checkout has changed meanwhile.")
+        raise ReleaseFailed(
+            "synth", f"The assembly is of {assembly.release}, not of {commit}: the checkout has changed meanwhile."
+        )
     account = Account.of_region(assembly.region)
     _check(check.CHECKS, assembly, account)
     if make.run("rehearse", []):
-        raise StepFailed("rehearse", "Nothing was deployed. Mend the step that is named above, commit it, and release again.")
+        raise ReleaseFailed("rehearse", "Nothing was deployed. Mend the step that is named above, commit it, and release again.")
     running, triggers = read_release(account, assembly.api.name), read_triggers(account, assembly.api.name)
     releases.settle(running)
     if not _ask(assembly, account, running, triggers, yes=yes):
@@ -91,7 +93,9 @@ def _release(releases: Releases, environment: str, *, yes: bool) -> int:
     now = read_release(account, assembly.api.name)
     releases.settle(commit if deployed or now == commit != running else None)
     if not deployed:
-        raise StepFailed("deploy", f"{assembly.environment} runs {now}. Mend what CloudFormation names above, and release again.")
+        raise ReleaseFailed(
+            "deploy", f"{assembly.environment} runs {now}. Mend what CloudFormation names above, and release again."
+        )
     write(f"{commit} is deployed and kept as {releases.folder / commit}.tar.\n")
     return _try(assembly, account, commit)
 
@@ -99,7 +103,7 @@ def _release(releases: Releases, environment: str, *, yes: bool) -> int:
 def _go_back(releases: Releases, environment: str, start: str | None, *, yes: bool) -> int:
     _endpoint(_ANY_URL)
     if not (kept := releases.kept()):
-        raise StepFailed("kept", f"{releases.folder} has no release. Check out the commit to go back to, and release it.")
+        raise ReleaseFailed("kept", f"{releases.folder} has no release. Check out the commit to go back to, and release it.")
     with kept[-1].unpack() as folder:  # only to learn which region and stack to ask
         api = read_assembly(folder, environment).api
     account = Account.of_region(api.region)
@@ -110,7 +114,7 @@ def _go_back(releases: Releases, environment: str, start: str | None, *, yes: bo
     with target.unpack() as folder:
         assembly = read_assembly(folder, environment)
         if assembly.release not in (None, target.commit):
-            raise StepFailed("kept", f"{target.file} holds the release {assembly.release}: somebody has renamed it.")
+            raise ReleaseFailed("kept", f"{target.file} holds the release {assembly.release}: somebody has renamed it.")
         _check(check_back.CHECKS, assembly, account)
         triggers = read_triggers(account, api.name)
         if not _ask(assembly, account, running, triggers, yes=yes):
@@ -118,7 +122,7 @@ def _go_back(releases: Releases, environment: str, start: str | None, *, yes: bo
         # The other stacks stay: they hold what is stored, and a later form of them has all that these functions use.
         if not deploy(folder, [api.name], triggers):
             now = read_release(account, api.name)
-            raise StepFailed("deploy", f"{environment} runs {now}. Mend what CloudFormation names above, and try again.")
+            raise ReleaseFailed("deploy", f"{environment} runs {now}. Mend what CloudFormation names above, and try again.")
     releases.return_to(target)
     write(f"{target.commit} is deployed again.\n")
     return _try(assembly, account, target.commit if assembly.release else None)
@@ -129,18 +133,20 @@ def _endpoint(url: str) -> Endpoint:
     try:
         return Endpoint.resolve(url, None, _USER, os.environ)
     except ValueError as error:
-        raise StepFailed("token", str(error)) from None
+        raise ReleaseFailed("token", str(error)) from None
 
 
 def _commit() -> str:
     """Return the commit to release. A kept assembly is named for it, so no file may differ."""
     checkout = read_checkout()
     if checkout.commit == UNKNOWN:
-        raise StepFailed("checkout", f"{ROOT} is not a checkout of git, so the release would have no name. Clone the repository.")
+        raise ReleaseFailed(
+            "checkout", f"{ROOT} is not a checkout of git, so the release would have no name. Clone the repository."
+        )
     if checkout.changed:
         more = f" and {len(checkout.changed) - _SHOWN_FILES} more" if len(checkout.changed) > _SHOWN_FILES else ""
         files = ", ".join(checkout.changed[:_SHOWN_FILES])
-        raise StepFailed("checkout", f"Files differ from commit {checkout.commit}: {files}{more}. Commit or remove them.")
+        raise ReleaseFailed("checkout", f"Files differ from commit {checkout.commit}: {files}{more}. Commit or remove them.")
     return checkout.commit
 
 
@@ -148,19 +154,19 @@ def _choose(releases: Releases, running: str | None, start: str | None) -> Relea
     if start is None:
         target = releases.before(running or "")
         if target is None:
-            raise StepFailed("kept", f"No release before the running one, {running}, is kept. Name one: --to COMMIT")
+            raise ReleaseFailed("kept", f"No release before the running one, {running}, is kept. Name one: --to COMMIT")
         return target
     found = releases.find(start)
     if len(found) != 1:
         problem = f"{len(found)} kept releases begin with {start}" if found else f"no kept release begins with {start}"
-        raise StepFailed("kept", f"{problem}. Name one of the list above.")
+        raise ReleaseFailed("kept", f"{problem}. Name one of the list above.")
     return found[0]
 
 
 def _check(checks: Sequence[Check], assembly: Assembly, account: Account) -> None:
     write(f"Checking {assembly.environment} in {assembly.region}, account {account.number} ...\n")
     if check.report([*run_checks(checks, assembly, account)]):
-        raise StepFailed("check", "Nothing was deployed. Mend the errors above and try again.")
+        raise ReleaseFailed("check", "Nothing was deployed. Mend the errors above and try again.")
 
 
 def _ask(assembly: Assembly, account: Account, running: str | None, triggers: Triggers, *, yes: bool) -> bool:

@@ -68,7 +68,7 @@ def main(options: argparse.Namespace) -> int:
     except (AssemblyMissing, AccountUnreadable, NotDeployed, RestoreRefused) as error:
         write(f"{error}\n")
     except (BotoCoreError, ClientError) as error:
-        write(f"AWS refused a call. Repeat the command to continue. {error}\n")
+        write(f"AWS refused a call or did not answer it. Repeat the command to continue. {error}\n")
     return 1
 
 
@@ -130,7 +130,7 @@ class Restore:
         elif exists:
             table = f"The table {self.target} exists, so this continues or repeats its restore."
         else:
-            table = f"The table {self.storage.table} as of {at} becomes the new table {self.target}, and is not changed."
+            table = f"The table {self.storage.table} is restored as of {at} to the new table {self.target}, and is not changed."
         return (
             f"Restore of {self.environment} in {region}, account {account}, to {at}:\n{table}\n"
             f"Objects that its items name return as new versions to the bucket {self.storage.bucket}."
@@ -185,7 +185,7 @@ class Restore:
                 write(f"... {read} items read, {self.states.total()} objects checked, {self.states[State.BACK]} brought back\n")
 
     def _bring_back(self, subject: Subject) -> Mapping[str, State]:
-        """Bring back the objects of ``subject``. Return what became of each, by the words that name it."""
+        """Bring back the objects of ``subject``. Return the state of each, by the words that name it."""
         objects = self.objects.bring_back(subject.folder, subject.objects) if subject.objects else {}
         files = {name: State.RIGHT if self.objects.has_version(*file) else State.GONE for file, name in subject.uploaded.items()}
         return {subject.objects[key]: state for key, state in objects.items()} | files

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 StoredItem: TypeAlias = dict[str, Any]
 
 # Bodies of turns and texts are left out, so that the items of the longest session fit into memory.
-_ATTRIBUTES: Final = (
+ATTRIBUTES: Final = (
     *("pk", "sk", "ttl", "generation", "version", "deleted_at", "next_seq", "summary_id", "body_object", "text_object"),
     *("answer_object", "is_large", "embedding_model", "dimensions", "created_at", "updated_at", "segments", "retired"),
     *("revision", "tree", "pack", "status", "stopped", "key", LOST),
 )
 _READ: Final[Mapping[str, Any]] = {
     "ConsistentRead": True,
-    "ProjectionExpression": ", ".join(f"#{number}" for number in range(len(_ATTRIBUTES))),
-    "ExpressionAttributeNames": {f"#{number}": name for number, name in enumerate(_ATTRIBUTES)},
+    "ProjectionExpression": ", ".join(f"#{number}" for number in range(len(ATTRIBUTES))),
+    "ExpressionAttributeNames": {f"#{number}": name for number, name in enumerate(ATTRIBUTES)},
 }
 
 

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from botocore.exceptions import ClientError
-
 from operate.account import Account
 from operate.assembly import Template, variables
 
@@ -27,7 +25,10 @@ def read_storage(account: Account, environment: str) -> Storage:
     Raises:
         NotDeployed: the environment has no data stack. Without its API stack, its own table and bucket are meant.
     """
-    own = _outputs(account, f"Spass-{environment}-Data")
+    stack = f"Spass-{environment}-Data"
+    own = account.outputs(stack)
+    if own is None:
+        raise NotDeployed(f"There is no stack {stack} in this account and region.")
     used = account.deployed(f"Spass-{environment}-Api")
     return Storage(
         _restored(used, "SPASS_TABLE") or own["TableName"],
@@ -39,13 +40,3 @@ def read_storage(account: Account, environment: str) -> Storage:
 def _restored(templates: tuple[Template, ...], variable: str) -> str | None:
     """Return the name of the restored table or bucket that the functions use. The name of their own one is an import, as JSON."""
     return next((name for name in variables(templates, variable) if not name.startswith("{")), None)
-
-
-def _outputs(account: Account, stack: str) -> dict[str, str]:
-    try:
-        (found,) = account.call("cloudformation", "describe_stacks", {"StackName": stack})["Stacks"]
-    except ClientError as error:
-        if "does not exist" in error.response["Error"]["Message"]:  # the code is that of every invalid request
-            raise NotDeployed(f"There is no stack {stack} in this account and region.") from None
-        raise
-    return {output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", ())}

@@ -1,7 +1,7 @@
 """The drill: write a history, plant losses, restore, and see that each loss is back or named. Then restore again.
 
-DynamoDB's point-in-time recovery is played: emulators restore a table as it is now, so the drill makes the new table from a copy
-that it took of the items at the restored time. All else is the real command on an emulated table and bucket.
+DynamoDB's point-in-time recovery is simulated: emulators restore a table as it is now, so the drill makes the new table
+from a copy that it took of the items at the restored time. All else is the real command on an emulated table and bucket.
 """
 
 import contextlib
@@ -87,7 +87,7 @@ class Drill:
         return drill
 
     async def take(self) -> Sequence[str]:
-        """Print what becomes of the losses, and return what is neither back nor named, and what else is wrong."""
+        """Print the result for each loss, and return the problems: losses neither back nor named, and all other faults."""
         with _without_log():
             async with self._history(self.name) as history:
                 paths, before, recovery = await self._lose(history)
@@ -173,7 +173,7 @@ def _without_log() -> contextlib.redirect_stdout[io.StringIO]:
 def _judge(
     loss: Loss, path: str, before: Mapping[str, Reading], after: Mapping[str, Reading], told: str, marked: set[str]
 ) -> str | None:
-    """Print what became of a loss. Return the problem if it is neither back nor named."""
+    """Print the result for a loss. Return the problem if it is neither back nor named."""
     subject = _id(path)
     is_named = f"{TENANT}/{subject}: lost: " in told and any(key.startswith(f"T#{TENANT}#") and subject in key for key in marked)
     is_back = after[loss.what] == before[loss.what]

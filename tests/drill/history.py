@@ -100,7 +100,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a user reads of a subject: the status, and the bytes that do not change from one answer to the next."""
+    """The answer to a user who reads a subject: the status, and the bytes that do not change from one answer to the next."""
 
     status: int
     content: bytes

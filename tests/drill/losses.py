@@ -1,4 +1,4 @@
-"""The losses of the drill. Each is of one subject of the history, and what a restore must do with it."""
+"""The losses of the drill. Each belongs to one subject of the history and has the result that a restore must reach."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _MORE_THAN_A_DAY: Final = 100_000  # seconds
 
 
 class Expected(Enum):
-    """What a restore does with a loss."""
+    """The result of a restore for a loss: the subject is back, or the loss is named."""
 
     BACK = "back"
     NAMED = "named"

@@ -1,4 +1,4 @@
-"""The last release reads what this one has stored, and this one what that has written since: an operator may go back.
+"""Test going back: the last release reads the data that this one stored, and this one reads what the last one wrote since.
 
 The last release runs from an archive of its commit, on the state of a gateway of this commit.
 """
@@ -50,7 +50,7 @@ def ok(answer: httpx.Response) -> httpx.Response:
 
 
 class History:
-    """What a gateway has stored of each kind, and the paths that read it."""
+    """Stored data of each kind, and the paths that read it."""
 
     def __init__(self, client: httpx.Client) -> None:
         self.paths = ["/v1/tools", "/v1/tenant/config"]
@@ -101,7 +101,7 @@ class History:
         self.paths += [AGENTS, self.agent, f"{self.agent}/runs", run, f"{self.agent}/messages"]
 
     def read(self, client: httpx.Client) -> dict[str, object]:
-        """Return what the gateway tells about all of it."""
+        """Return the answer of each path."""
         told: dict[str, object] = {path: ok(client.get(path)).json() for path in self.paths}
         return told | {path: ok(client.get(path)).text for path in self.streams}
 
@@ -152,7 +152,7 @@ def test_the_last_release_reads_and_continues_what_this_one_stored(history: tupl
 
 
 def _without_news(now: object, then: object) -> object:
-    """Return what this release tells without the fields that the last one does not know."""
+    """Return an answer of this release without the fields that the last one does not know."""
     if isinstance(now, dict) and isinstance(then, dict):
         return {key: _without_news(value, then[key]) for key, value in now.items() if key in then}
     if isinstance(now, list) and isinstance(then, list) and len(now) == len(then):

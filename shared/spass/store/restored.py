@@ -1,4 +1,4 @@
-"""The mark of what a restore could not bring back whole: an attribute of the item at its head (``python -m operate restore``).
+"""Read the mark of a subject with lost parts, which ``python -m operate restore`` sets as an attribute of its head item.
 
 Writers keep the mark, because they replace only attributes that they know. It is read only when something is missing.
 """

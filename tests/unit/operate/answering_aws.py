@@ -131,7 +131,7 @@ _SESSION: Final = _Session()
 
 @dataclass(slots=True, kw_only=True)
 class Built:
-    """What a test writes as an assembly: the resources of its stacks and the bundled ``gateway.yaml``."""
+    """An assembly that a test writes: the resources of its stacks and the bundled ``gateway.yaml``."""
 
     api: Resources = field(default_factory=lambda: {"Api": BODY})
     nested: Resources = field(default_factory=dict)

@@ -1,11 +1,11 @@
-"""The items of a table in memory, as a restored table yields them."""
+"""Items in memory with the attributes that a restored table yields."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from operate.references import Subject, find_subjects
-from operate.restored_table import StoredItem
+from operate.restored_table import ATTRIBUTES, StoredItem
 from spass.store.keys import Key
 
 
@@ -16,16 +16,20 @@ class MemoryItems:
         self.items = sorted((dict(item) for item in items), key=lambda item: (item["pk"], item["sk"]))
 
     def get(self, key: Key) -> StoredItem | None:
-        return next((item for item in self.items if (item["pk"], item["sk"]) == key), None)
+        return next((_project(item) for item in self.items if (item["pk"], item["sk"]) == key), None)
 
     def query(self, partition: str) -> Sequence[StoredItem]:
-        return [item for item in self.items if item["pk"] == partition]
+        return [_project(item) for item in self.items if item["pk"] == partition]
 
     def subjects(self, now: float = 0) -> Iterator[Subject]:
         for _, group in groupby(self.items, key=lambda item: item["pk"]):
-            yield from find_subjects(list(group), self, now)
+            yield from find_subjects(list(map(_project, group)), self, now)
 
     def subject(self, name: str) -> Subject:
         """Return the one subject whose name contains ``name``."""
         (found,) = [subject for subject in self.subjects() if name in subject.name]
         return found
+
+
+def _project(item: StoredItem) -> StoredItem:
+    return {name: item[name] for name in ATTRIBUTES if name in item}

@@ -30,7 +30,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> AnsweringAws:
 
 
 class Checked:
-    """What the command prints, and its exit status."""
+    """The command with its output and exit status."""
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self._folder, self._capsys = folder, capsys
@@ -302,13 +302,16 @@ def test_credentials_that_aws_does_not_know_are_named(check: Checked, monkeypatc
     assert f"The credentials are not valid in {REGION}: they may have expired, or the account has not enabled" in check.output
     aws.answers["GetCallerIdentity"] = Refusal("AccessDenied")
     assert check() == 1
-    assert "AWS does not say whose the credentials are: An error occurred (AccessDenied)" in check.output
+    assert "AWS did not name the account of the credentials: An error occurred (AccessDenied)" in check.output
 
 
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (EndpointConnectionError(endpoint_url="https://sts"), "AWS does not say whose the credentials are: Could not connect"),
+        (
+            EndpointConnectionError(endpoint_url="https://sts"),
+            "AWS did not name the account of the credentials: Could not connect",
+        ),
         (NoCredentialsError(), "There are no AWS credentials. Sign in, and set AWS_PROFILE"),
     ],
 )

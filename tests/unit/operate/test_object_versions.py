@@ -124,12 +124,10 @@ def test_an_encrypted_copy_whose_tag_differs_is_recognised(s3: "S3Client", monke
     put(s3, b"one")
     s3.delete_object(Bucket=BUCKET, Key=KEY)
     assert bring_back(s3, EARLIER) is State.BACK
-    copy = next(one for one in s3.list_object_versions(Bucket=BUCKET)["Versions"] if one["IsLatest"])
     objects = ObjectVersions(s3, BUCKET, EARLIER)
     versions = [one._replace(etag=one.id) for _, one in objects._versions(FOLDER)]
     monkeypatch.setattr(ObjectVersions, "_versions", lambda *_: ((KEY, one) for one in versions))
     assert objects.bring_back(FOLDER, [KEY]) == {KEY: State.RIGHT}
-    assert copy["VersionId"] in {one.id for one in versions}
 
 
 def test_a_version_of_an_upload_counts_also_below_a_delete_marker(s3: "S3Client") -> None:

@@ -1,4 +1,4 @@
-"""Point-in-time recovery: what is asked of DynamoDB, and what is refused."""
+"""Test the calls and the refusals of point-in-time recovery."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the items of a table name. The history is written by the gateway's own routes."""
+"""Test that subjects name every object and every missing item. The history is written by the gateway's own routes."""
 
 import asyncio
 from pathlib import Path

@@ -392,7 +392,7 @@ def test_there_is_no_way_back_across_the_move_of_the_api(operator: Operator, cap
     operator.ran.clear()
     assert operator.go_back("--to", FIRST) == 1
     assert operator.ran == []
-    assert "This release is of before the API was one body, and the deployed API is one." in capsys.readouterr().out
+    assert "This release is older than the API as one body" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("variable", ["SPASS_TABLE", "SPASS_BUCKET"])

@@ -1,4 +1,4 @@
-"""`operate restore`: what it asks, refuses, prints, marks and leaves alone. The drill tries the losses themselves."""
+"""Test the questions, refusals, output and marks of `operate restore`. The drill tests the losses themselves."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -194,7 +194,7 @@ def test_account_region_and_environment_are_named_before_the_question(
     assert run_command(tmp_path) == 1
     output = capsys.readouterr().out
     assert output.startswith("Restore of prod in eu-central-1, account 123456789012, to 2026-11-24T10:00:00Z:\n")
-    assert f"The table used as of 2026-11-24T10:00:00Z becomes the new table {TARGET}, and is not changed." in output
+    assert f"The table used is restored as of 2026-11-24T10:00:00Z to the new table {TARGET}, and is not changed." in output
     assert output.endswith("Nothing was changed. Answer y, or use --yes.\n")
     assert boto3.client("dynamodb").list_tables()["TableNames"] == ["used"]
     assert run_command(tmp_path, "--yes") == 0
@@ -228,7 +228,7 @@ def test_an_account_that_does_not_answer_is_named(
 
     monkeypatch.setattr(command, "read_storage", refuse(EndpointConnectionError(endpoint_url="https://cloudformation")))
     assert run_command(tmp_path) == 1
-    assert "AWS refused a call. Repeat the command to continue." in capsys.readouterr().out
+    assert "AWS refused a call or did not answer it. Repeat the command to continue." in capsys.readouterr().out
     monkeypatch.setattr(Account, "of_region", refuse(AccountUnreadable("There are no credentials.")))
     assert run_command(tmp_path) == 1
     assert capsys.readouterr().out == "There are no credentials.\n"
