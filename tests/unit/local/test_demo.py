@@ -153,3 +153,18 @@ def test_a_missing_gateway_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setattr("sys.argv", ["demo", "--url", url])
     assert main() == 1
     assert f"No gateway answers at {url}. Start one with `make run`." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("health", "is_gateway"),
+    [({"status": "ok", "release": "56191eaf"}, True), ({"status": "starting"}, False), ({"state": "ok"}, False), (["ok"], False)],
+)
+def test_the_demo_uses_only_a_server_that_is_a_gateway(
+    monkeypatch: pytest.MonkeyPatch, health: dict[str, str] | list[str], is_gateway: bool
+) -> None:
+    walked: list[object] = []
+    monkeypatch.setattr("sys.argv", ["demo", "--url", "http://gateway"])
+    monkeypatch.setattr("httpx.get", lambda *_, **__: httpx.Response(200, json=health))
+    monkeypatch.setattr("local.demo.walk", walked.append)
+    assert main() == int(not is_gateway)
+    assert len(walked) == is_gateway
