@@ -1,4 +1,4 @@
-"""What the runtime layer leaves out, because no function imports it. Lambda allows 262 MB of code and layers."""
+"""Delete the packages and files that no function imports. Lambda allows 262 MB of code and layers."""
 
 import shutil
 from collections.abc import Iterator

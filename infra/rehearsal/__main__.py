@@ -103,7 +103,7 @@ def _take(step: Step, rehearsal: Rehearsal) -> bool:
 
 def _report(home: Path, step: str, error: Exception) -> None:
     """Print which step failed and where the logs are, which outlive the folder of the rehearsal."""
-    _FAILURES.mkdir(parents=True)
+    _FAILURES.mkdir(parents=True, exist_ok=True)  # what is left of an earlier failure may not be removable
     for file in (*home.glob("*.log"), *home.glob("emulator/logs/*.log")):
         shutil.copyfile(file, _FAILURES / file.name)
     log = error.log if isinstance(error, RehearsalFailed) else None

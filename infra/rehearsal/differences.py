@@ -1,7 +1,7 @@
-"""What a rehearsal does not show about AWS. ``make rehearse`` prints this list.
+"""The list of differences between the emulator and AWS, which ``make rehearse`` prints.
 
-Each entry is still true. ``proof`` is what fails when it is not: a test, or a step of the rehearsal. ``held_by`` is what holds
-the same thing without the emulator, or says that only a live account does.
+Each entry is still true. ``proof`` names the test or the step of the rehearsal that fails when it is not. ``held_by`` names the
+test that holds the same thing without the emulator, or says that only a live account does.
 """
 
 from dataclasses import dataclass

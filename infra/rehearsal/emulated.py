@@ -17,7 +17,8 @@ from ministack.core.responses import StreamingResponse  # type: ignore[import-un
 from ministack.services import apigateway_v1, lambda_svc  # type: ignore[import-untyped]
 
 from infra.rehearsal.corrections import CORRECTIONS
-from infra.rehearsal.functions import FunctionFailed, Host, Json, Streamed
+from infra.rehearsal.functions import Host, Streamed
+from infra.rehearsal.instances import FunctionFailed, Json
 
 __all__ = ["app"]
 

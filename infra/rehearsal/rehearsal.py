@@ -72,7 +72,7 @@ def new_token() -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Rehearsal:
-    """What the steps share."""
+    """The state that the steps share."""
 
     home: Path
     log: Path

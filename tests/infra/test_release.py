@@ -1,4 +1,4 @@
-"""What `operate release` needs of the CDK's pinned command line, and of the templates."""
+"""The CDK's pinned command line and the templates have what `operate release` uses."""
 
 import subprocess
 from pathlib import Path

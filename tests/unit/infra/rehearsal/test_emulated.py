@@ -1,4 +1,4 @@
-"""What the emulator does not do by itself, and `infra.rehearsal.emulated` does."""
+"""The emulator does not do by itself what `infra.rehearsal.emulated` adds."""
 
 import inspect
 

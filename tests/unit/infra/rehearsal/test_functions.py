@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from infra.rehearsal import functions
-from infra.rehearsal.functions import FunctionFailed, Host
+from infra.rehearsal import instances
+from infra.rehearsal.functions import Host
+from infra.rehearsal.instances import FunctionFailed
 
 HANDLER = """
 import os, sys, time
@@ -86,10 +87,10 @@ def packed(files: dict[str, str]) -> bytes:
 LAYER = packed({"python/packaged.py": "", "config/gateway.yaml": "tenants"})
 
 
-@pytest.fixture(params=[*(["mounted"] if functions.can_mount() else []), "under a prefix"])
+@pytest.fixture(params=[*(["mounted"] if instances.can_mount() else []), "under a prefix"])
 def host(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     if request.param == "under a prefix":
-        monkeypatch.setattr(functions, "can_mount", lambda: False)
+        monkeypatch.setattr(instances, "can_mount", lambda: False)
     for name in ("unpacked", "logs"):
         (tmp_path / name).mkdir()
     started = Host(
@@ -141,7 +142,7 @@ def test_a_failure_has_its_type_and_the_next_invocation_works(host: Host, event:
 
 def test_a_function_under_a_prefix_can_write_into_its_code(host: Host) -> None:
     answer = host.execute(record({"code.py": HANDLER}), "write", "r-1")["body"]
-    assert ("errorType" in answer) is functions.can_mount()
+    assert ("errorType" in answer) is instances.can_mount()
 
 
 def test_an_idle_instance_is_not_frozen(host: Host) -> None:
