@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 from uuid import uuid4
 
@@ -20,6 +21,7 @@ _SESSIONS: Final = f"/a1/agents/{AGENT}/sessions"
 _INDEX: Final = "/a1/rag/indices/rehearsal"
 _AGENTS: Final = "/v1/managed-agents"
 _TURN: Final = f"/c1/agents/{AGENT}/chat"
+TURN_FUNCTION: Final = next(route.function_name for route in ROUTES if route.path == "/c1/agents/{name}/chat")
 _POLL_SECONDS: Final = 0.5
 _WAIT_SECONDS: Final = 400.0
 _AT_ONCE: Final = 4
@@ -68,7 +70,7 @@ class OpenStream:
     """A streamed turn that a thread reads. ``events`` are those that have come, with their times."""
 
     thread: threading.Thread
-    events: list[tuple[float, Json]]
+    events: list[tuple[datetime, Json]]
 
     @classmethod
     def start(cls, rehearsal: Rehearsal) -> "OpenStream":
@@ -76,12 +78,12 @@ class OpenStream:
         session = rehearsal.call("POST", _SESSIONS, {"title": "stream"}, status=201)["id"]
         question = {"role": "user", "content": f"Count slowly to {_COUNT}."}
         body = {"message_id": f"stream-{uuid4().hex}", "session_id": session, "messages": [question]}
-        events: list[tuple[float, Json]] = []
+        events: list[tuple[datetime, Json]] = []
 
         def read() -> None:
             with rehearsal.gateway() as gateway, gateway.stream("POST", _TURN, json=body) as answer:
                 lines = (line for line in answer.iter_lines() if line.startswith("data: "))
-                events.extend((time.monotonic(), json.loads(line.removeprefix("data: "))) for line in lines)
+                events.extend((datetime.now(UTC), json.loads(line.removeprefix("data: "))) for line in lines)
 
         thread = threading.Thread(target=read, daemon=True)
         thread.start()
@@ -90,8 +92,8 @@ class OpenStream:
             time.sleep(0.05)
         return cls(thread, events)
 
-    def finish(self, since: float) -> int:
-        """Wait for the end, and return how many events came after the time ``since``.
+    def finish(self) -> tuple[datetime, datetime]:
+        """Wait for the end, and return the times of the first and the last event.
 
         Raises:
             RehearsalFailed: the stream broke off.
@@ -100,7 +102,34 @@ class OpenStream:
         last = self.events[-1][1] if self.events else {}
         if last.get("type") != "done":
             raise RehearsalFailed(f"The stream broke off after {len(self.events)} events: {json.dumps(last)[:500]}")
-        return sum(at > since for at, _ in self.events)
+        return self.events[0][0], self.events[-1][0]
+
+
+def count_through(streams: Sequence[tuple[datetime, datetime]], change: datetime) -> int:
+    """Return how many streams began before a change of their function and ended after it, of which there must be one.
+
+    Raises:
+        RehearsalFailed: there is none.
+    """
+    if not (count := sum(first < change < last for first, last in streams)):
+        raise RehearsalFailed(
+            f"None of {len(streams)} streams began before the change of {change:%H:%M:%S} UTC and ended after it."
+        )
+    return count
+
+
+def last_change(rehearsal: Rehearsal, function: str) -> datetime:
+    """Return when the code or the settings of a function were last changed. ``function`` is its name in the table of routes."""
+    name = _deployed_name(rehearsal, function)
+    return datetime.fromisoformat(rehearsal.client("lambda").get_function_configuration(FunctionName=name)["LastModified"])
+
+
+def _deployed_name(rehearsal: Rehearsal, function: str) -> str:
+    """Return the name that a function of the table of routes or workers has in the account."""
+    lambdas = rehearsal.client("lambda")
+    names = [one["FunctionName"] for page in lambdas.get_paginator("list_functions").paginate() for one in page["Functions"]]
+    (name,) = [one for one in names if lambdas.get_function(FunctionName=one)["Tags"].get("spass:function") == function]
+    return str(name)
 
 
 def schedule(rehearsal: Rehearsal) -> str:
@@ -126,10 +155,7 @@ def scheduled_run(rehearsal: Rehearsal, agent: str) -> str:
 
 def sweep(rehearsal: Rehearsal) -> str:
     """Invoke the hourly sweep as its schedule does."""
-    lambdas = rehearsal.client("lambda")
-    names = [one["FunctionName"] for page in lambdas.get_paginator("list_functions").paginate() for one in page["Functions"]]
-    (name,) = [one for one in names if lambdas.get_function(FunctionName=one)["Tags"].get("spass:function") == "worker-sweep"]
-    answer = lambdas.invoke(FunctionName=name, Payload=b"{}")
+    answer = rehearsal.client("lambda").invoke(FunctionName=_deployed_name(rehearsal, "worker-sweep"), Payload=b"{}")
     line = json.loads(answer["Payload"].read())
     if "FunctionError" in answer or line.get("failed"):
         raise RehearsalFailed(f"The sweep failed: {line}")
