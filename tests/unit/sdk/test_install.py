@@ -72,7 +72,7 @@ def test_the_environment_that_make_prepares_finds_the_library_of_its_checkout(tm
     stamp = environment / "library.stamp"
     variables = os.environ | {"MAKEFLAGS": ""}
     subprocess.run(
-        ["make", f"ENV={environment}", str(stamp)], cwd=ROOT, env=variables, check=True, capture_output=True, timeout=60
+        ["make", f"VENV={environment}", str(stamp)], cwd=ROOT, env=variables, check=True, capture_output=True, timeout=60
     )
     code = "import spass; print(spass.__file__)"
     found = subprocess.run(
